@@ -1,0 +1,106 @@
+# Waypoint: everything a newcomer or a CI machine needs to type.
+# Targets with `##` are listed by `make help`, which is also the default.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+BUILD := $(CURDIR)/build/init
+FUZZ_SECONDS ?= 30
+PYTEST_ARGS ?=
+
+INIT_SOURCES := $(wildcard native/init/*.c native/init/*.h native/init/Makefile)
+STAMP := $(VENV)/.installed
+INIT := src/waypoint/_bin/waypoint-init
+
+# Debian packages by name: what the product needs, and what only its tests need.
+PACKAGES := btrfs-progs gcc make libc6-dev python3-venv util-linux iproute2 ca-certificates debian-archive-keyring
+TEST_PACKAGES := bash tmux vim redis-server curl python3 clang libclang-rt-14-dev procps
+ifeq ($(shell command -v node),)
+TEST_PACKAGES += nodejs
+endif
+
+# $(call need,packages): install those that are missing; asks apt only then.
+define need
+if ! command -v dpkg-query >/dev/null; then \
+	echo "not a Debian system: please see to it that these are installed: $(1)" >&2; \
+else \
+	have=" $$(dpkg-query -W -f='$${Package}:$${db:Status-Status} ' $(1) 2>/dev/null || true) "; missing=""; \
+	for package in $(1); do [[ "$$have" == *" $$package:installed "* ]] || missing+=" $$package"; done; \
+	if [[ -n "$$missing" ]]; then \
+		echo "installing Debian packages:$$missing"; \
+		apt-get update -q; \
+		DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing; \
+	fi; \
+fi
+endef
+
+.PHONY: help install demo test check lint unit kernel e2e bench init init-test fuzz clean packages test-packages
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: packages $(STAMP) $(INIT) ## Debian packages, .venv with the waypoint command, CRIU and the storage pool
+	@$(BIN)/waypoint setup
+
+demo: install ## the main job, checked step by step: a live session is saved, restored and branched
+	@$(BIN)/python examples/demo.py
+
+test: export CI := true
+test: install test-packages lint init-test ## install everything the tests need and run all of them
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+check: lint unit ## format, lint, types, import contracts and unit tests: no root needed, in seconds
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: $(STAMP) ## the tests that need no root
+	$(BIN)/pytest -m "not kernel and not e2e" $(PYTEST_ARGS)
+
+kernel: install test-packages ## the tests on the real kernel and CRIU (root)
+	$(BIN)/pytest -m kernel $(PYTEST_ARGS)
+
+e2e: install test-packages ## the tests through the command line (root)
+	$(BIN)/pytest -m e2e $(PYTEST_ARGS)
+
+bench: install ## measure, and print the table of results
+	@$(BIN)/python -m benchmarks.bench
+
+init: packages ## compile the C init
+	$(MAKE) -C native/init BUILD=$(BUILD)
+
+init-test: packages
+	$(MAKE) -C native/init BUILD=$(BUILD) test
+
+fuzz: test-packages ## fuzz the frame parser of the init for FUZZ_SECONDS (30)
+	$(MAKE) -C native/init BUILD=$(BUILD) FUZZ_SECONDS=$(FUZZ_SECONDS) fuzz
+
+clean: ## remove what was built; the state directory and its sessions stay
+	rm -rf $(VENV) build dist src/waypoint/_bin .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+packages:
+	@$(call need,$(PACKAGES))
+
+test-packages:
+	@$(call need,$(TEST_PACKAGES))
+
+# The package's own build (hatch_build.py) makes the init too; this rule is for a change of the C files alone.
+$(INIT): $(INIT_SOURCES) | $(STAMP)
+	@$(MAKE) -C native/init BUILD=$(BUILD)
+	@install -D -m 755 $(BUILD)/waypoint-init $@.new && mv $@.new $@
+
+$(STAMP): pyproject.toml constraints.txt hatch_build.py | packages
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or newer is needed; say which with: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@[[ -x $(BIN)/python ]] || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,366 @@
+/* One function for each request: checks, acts, replies. */
+#include "server.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static struct terminal *find_terminal(struct server *s, struct bytes name)
+{
+	for (unsigned int i = 0; i < TERMINALS_MAX; i++) {
+		struct terminal *t = &s->terminals[i];
+
+		if (t->used && strlen(t->name) == name.len &&
+			memcmp(t->name, name.data, name.len) == 0)
+			return t;
+	}
+	return NULL;
+}
+
+/* The terminal of the request; replies and returns NULL if there is none alive. */
+static struct terminal *need_live_terminal(
+	struct server *s, struct connection *c, struct request *request)
+{
+	struct terminal *t = find_terminal(s, request->name);
+
+	if (!t)
+		reply_error(c, ERR_UNKNOWN_TERMINAL, "no such terminal");
+	else if (t->state == TERM_DEAD || t->died)
+		reply_error(c, ERR_SHELL_DEAD, "the shell of this terminal has ended");
+	else
+		return t;
+	return NULL;
+}
+
+static bool slot_is_followed(const struct server *s, const struct terminal *t)
+{
+	return follow_room(s, t) < RING_SIZE;
+}
+
+static struct terminal *take_slot(struct server *s, struct bytes name)
+{
+	struct terminal *slot = NULL;
+
+	for (unsigned int i = 0; i < TERMINALS_MAX; i++) {
+		struct terminal *t = &s->terminals[i];
+
+		if (t->used)
+			continue;
+		/* A closed terminal whose last output is still being read is the last choice. */
+		if (!slot || !slot_is_followed(s, t))
+			slot = t;
+	}
+	if (!slot)
+		return NULL;
+	ring_forget(&slot->ring);
+	*slot = (struct terminal){
+		.used = true,
+		.generation = slot->generation + 1,
+		.ring = {.data = slot->ring.data},
+		.input = slot->input,
+	};
+	memcpy(slot->name, name.data, name.len);
+	terminal_clear(slot);
+	return slot;
+}
+
+static void answer_open(struct server *s, struct connection *c, struct request *request)
+{
+	struct open_request *open = &request->open;
+	struct terminal *t = find_terminal(s, request->name);
+	bool fresh = !t;
+	int err;
+
+	if (t && (t->state != TERM_DEAD || t->died)) {
+		reply_error(c, ERR_BUSY, "the terminal is already open");
+		return;
+	}
+	if (!t)
+		t = take_slot(s, request->name);
+	if (!t) {
+		reply_error(c, ERR_LIMIT, "more than %d terminals", TERMINALS_MAX);
+		return;
+	}
+	terminal_close(t);
+	t->uid = open->uid;
+	t->gid = open->gid;
+	t->rows = request->rows;
+	t->cols = request->cols;
+	memcpy(t->run_line, open->run_line.data, open->run_line.len);
+	t->run_line_len = open->run_line.len;
+	t->reported = false;
+	t->report_len = 0;
+	err = shell_start(t, s->dir, open);
+	if (err) {
+		terminal_close(t);
+		t->state = TERM_DEAD;
+		t->used = !fresh;
+		reply_error(c, ERR_INTERNAL, "cannot open the terminal: %s", strerror(-err));
+		return;
+	}
+	t->state = TERM_STARTING;
+	t->opener = c->serial;
+	t->open_deadline_ms = s->now_ms + OPEN_TIMEOUT_MS;
+	c->opening = true;
+}
+
+static void answer_run(struct server *s, struct connection *c, struct request *request)
+{
+	struct terminal *t = need_live_terminal(s, c, request);
+	struct job *job;
+	struct writer w;
+	int err;
+
+	if (!t)
+		return;
+	if (t->state == TERM_STARTING) {
+		reply_error(c, ERR_NOT_READY, "the shell has not shown its first prompt");
+		return;
+	}
+	if (t->state != TERM_PROMPT) {
+		reply_error(c, ERR_BUSY, "the terminal is not at its prompt");
+		return;
+	}
+	if ((request->flags & RUN_FOLLOW) && c->job && !c->job_told) {
+		reply_error(c, ERR_BUSY, "this connection already follows a job");
+		return;
+	}
+	if (request->text.len > RUN_TEXT_MAX) {
+		reply_error(c, ERR_TOO_LARGE, "command of more than %d bytes", RUN_TEXT_MAX);
+		return;
+	}
+	err = shell_write_command(t, s->dir, request->text);
+	if (err == -ESTALE) {
+		reply_error(c, ERR_SHELL, "the terminal's control files were removed");
+		return;
+	}
+	/* What is on its way now belongs to no job. */
+	terminal_read(t, follow_room(s, t));
+	if (!err)
+		err = terminal_type_run_line(t);
+	if (err) {
+		reply_error(c, ERR_INTERNAL, "cannot hand over the command: %s", strerror(-err));
+		return;
+	}
+	job = job_add(&s->jobs);
+	if (!job) {
+		reply_error(c, ERR_LIMIT, "more than %d running jobs", JOBS_KEPT);
+		return;
+	}
+	job->start = t->ring.end;
+	job->slot = (unsigned int)(t - s->terminals);
+	job->generation = t->generation;
+	memcpy(job->terminal, t->name, sizeof(job->terminal));
+	t->job = job->id;
+	t->state = TERM_RUNNING;
+	reply_begin(c, &w, REP_STARTED);
+	put_u32(&w, job->id);
+	reply_end(c, &w);
+	if (request->flags & RUN_FOLLOW)
+		follow_start(s, c, job, 0);
+}
+
+static uint64_t job_length(struct server *s, const struct job *job)
+{
+	return (job->ended ? job->end : job_terminal(s, job)->ring.end) - job->start;
+}
+
+static void answer_follow(struct server *s, struct connection *c, struct request *request)
+{
+	struct job *job = job_find(&s->jobs, request->job);
+
+	if (!job)
+		reply_error(c, ERR_UNKNOWN_JOB, "no such job");
+	else if (c->job && !c->job_told)
+		reply_error(c, ERR_BUSY, "this connection already follows a job");
+	else if (request->offset > job_length(s, job))
+		reply_error(c, ERR_MALFORMED, "offset behind the end of the output");
+	else
+		follow_start(s, c, job, request->offset);
+}
+
+static void answer_signal(struct server *s, struct connection *c, struct request *request)
+{
+	struct terminal *t = need_live_terminal(s, c, request);
+	int err;
+
+	if (!t)
+		return;
+	err = request->signo ? terminal_signal(t, request->signo) : -EINVAL;
+	if (err == -EPERM)
+		reply_error(c, ERR_NOT_DELIVERED, "only the shell itself is in the foreground");
+	else if (err)
+		reply_error(c, ERR_NOT_DELIVERED, "%s", strerror(-err));
+	else
+		reply_ok(c);
+}
+
+static void answer_input(struct server *s, struct connection *c, struct request *request)
+{
+	struct terminal *t = need_live_terminal(s, c, request);
+	struct bytes text = request->text;
+
+	if (!t)
+		return;
+	if (terminal_queue_input(t, text)) {
+		reply_error(c, ERR_TOO_LARGE, "more than %d bytes of unread input", INPUT_MAX);
+		return;
+	}
+	if (t->state == TERM_PROMPT && text.len &&
+		(memchr(text.data, '\n', text.len) || memchr(text.data, '\r', text.len)))
+		t->state = TERM_TYPED;
+	reply_ok(c);
+}
+
+static void answer_resize(struct server *s, struct connection *c, struct request *request)
+{
+	struct terminal *t = need_live_terminal(s, c, request);
+	int err;
+
+	if (!t)
+		return;
+	err = terminal_resize(t, request->rows, request->cols);
+	if (err)
+		reply_error(c, ERR_INTERNAL, "cannot resize: %s", strerror(-err));
+	else
+		reply_ok(c);
+}
+
+static void answer_jobs(struct server *s, struct connection *c)
+{
+	struct writer w;
+
+	for (struct job *job = job_after(&s->jobs, 0); job; job = job_after(&s->jobs, job->id)) {
+		struct terminal *t = job_terminal(s, job);
+		uint64_t length = job_length(s, job);
+		uint64_t kept = t && t->ring.start > job->start ? t->ring.start - job->start : 0;
+
+		if (!t || kept > length)
+			kept = length;
+		reply_begin(c, &w, REP_JOB);
+		put_u32(&w, job->id);
+		put_str(&w, job->terminal, (uint32_t)strlen(job->terminal));
+		put_u8(&w, job->ended);
+		put_u8(&w, job->how);
+		put_u32(&w, (uint32_t)job->status);
+		put_u64(&w, length);
+		put_u64(&w, kept);
+		reply_end(c, &w);
+	}
+	reply_begin(c, &w, REP_END);
+	reply_end(c, &w);
+}
+
+static void answer_terminals(struct server *s, struct connection *c)
+{
+	struct writer w;
+
+	for (unsigned int i = 0; i < TERMINALS_MAX; i++) {
+		const struct terminal *t = &s->terminals[i];
+
+		if (!t->used)
+			continue;
+		reply_begin(c, &w, REP_TERMINAL);
+		put_str(&w, t->name, (uint32_t)strlen(t->name));
+		put_u8(&w, (uint8_t)t->state);
+		put_u32(&w, (uint32_t)t->shell);
+		put_u16(&w, t->rows);
+		put_u16(&w, t->cols);
+		put_u64(&w, t->ring.start);
+		put_u64(&w, t->ring.end);
+		put_u32(&w, t->job);
+		reply_end(c, &w);
+	}
+	reply_begin(c, &w, REP_END);
+	reply_end(c, &w);
+}
+
+static void answer_stream(struct server *s, struct connection *c, struct request *request)
+{
+	struct terminal *t = find_terminal(s, request->name);
+
+	if (!t) {
+		reply_error(c, ERR_UNKNOWN_TERMINAL, "no such terminal");
+		return;
+	}
+	c->streaming = true;
+	c->stream_slot = (unsigned int)(t - s->terminals);
+	c->stream_generation = t->generation;
+	c->stream_pos = request->offset;
+	c->stream_end = t->ring.end;
+}
+
+static void answer_close(struct server *s, struct connection *c, struct request *request)
+{
+	struct terminal *t = find_terminal(s, request->name);
+	struct connection *opener;
+
+	if (!t) {
+		reply_error(c, ERR_UNKNOWN_TERMINAL, "no such terminal");
+		return;
+	}
+	terminal_kill(t);
+	if (t->master >= 0)
+		terminal_read(t, follow_room(s, t));
+	terminal_end_job(s, t, END_CLOSED, 0);
+	opener = connection_find(s, t->opener);
+	if (opener && opener->opening) {
+		opener->opening = false;
+		reply_error(opener, ERR_SHELL, "the terminal was closed");
+	}
+	terminal_close(t);
+	t->used = false;
+	t->state = TERM_DEAD;
+	t->shell = 0;
+	t->opener = 0;
+	t->open_deadline_ms = 0;
+	reply_ok(c);
+}
+
+static void answer_quiesce(struct server *s, struct connection *c)
+{
+	int fd;
+
+	while ((fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0)
+		close(fd);
+	for (unsigned int i = 0; i < CONNECTIONS_MAX; i++) {
+		struct connection *other = &s->connections[i];
+
+		if (other != c && other->fd >= 0)
+			connection_close(s, other);
+	}
+	reply_ok(c);
+	c->closing = true;
+	c->deadline_ms = s->now_ms + FRAME_TIMEOUT_MS;
+}
+
+void answer(struct server *s, struct connection *c, struct request *request)
+{
+	switch (request->kind) {
+	case REQ_OPEN:
+		return answer_open(s, c, request);
+	case REQ_RUN:
+		return answer_run(s, c, request);
+	case REQ_FOLLOW:
+		return answer_follow(s, c, request);
+	case REQ_SIGNAL:
+		return answer_signal(s, c, request);
+	case REQ_INPUT:
+		return answer_input(s, c, request);
+	case REQ_RESIZE:
+		return answer_resize(s, c, request);
+	case REQ_JOBS:
+		return answer_jobs(s, c);
+	case REQ_TERMINALS:
+		return answer_terminals(s, c);
+	case REQ_STREAM:
+		return answer_stream(s, c, request);
+	case REQ_CLOSE:
+		return answer_close(s, c, request);
+	case REQ_QUIESCE:
+		return answer_quiesce(s, c);
+	default:
+		return reply_ok(c);
+	}
+}

@@ -1,0 +1,41 @@
+/*
+ * waypoint-init: one static program, three modes.
+ *   branch  host side: namespaces, mounts, pivot; ends as process 1 of a new branch
+ *   enter   host side: runs a program (CRIU) in a branch's network namespace
+ *   init    process 1 of a branch: terminals and jobs behind a socket
+ */
+#include "modes.h"
+#include "version.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int usage(void)
+{
+	fputs("usage: waypoint-init branch --root DIR --cgroup DIR --hostname NAME --report FD\n"
+	      "       waypoint-init enter [--net new|PATH] [--cgroup DIR] [--kdat FILE]\n"
+	      "                           [--save-kdat FILE] -- CMD ARGS...\n"
+	      "       waypoint-init init [--dir DIR] [--any-peer]\n"
+	      "       waypoint-init --version\n",
+		stderr);
+	return 2;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 0 && strcmp(argv[0], "init") == 0)
+		return init_main(argc, argv);
+	if (argc < 2)
+		return usage();
+	if (strcmp(argv[1], "init") == 0)
+		return init_main(argc - 1, argv + 1);
+	if (strcmp(argv[1], "branch") == 0)
+		return branch_main(argc - 1, argv + 1);
+	if (strcmp(argv[1], "enter") == 0)
+		return enter_main(argc - 1, argv + 1);
+	if (strcmp(argv[1], "--version") == 0) {
+		printf("waypoint-init %s protocol %d\n", PROGRAM_VERSION, PROTOCOL_VERSION);
+		return 0;
+	}
+	return usage();
+}

@@ -1,0 +1,271 @@
+#include "terminal.h"
+
+#include "fd.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+
+/*
+ * More than the kernel buffers between slave and master (8 KiB in the port,
+ * 4 KiB in the line discipline). After that many bytes everything older than
+ * a report has been read, even if a background job never stops writing.
+ */
+#define PTY_BUFFERED_MAX (64 * 1024)
+#define READ_BUDGET	 (256 * 1024)
+
+void terminal_clear(struct terminal *t)
+{
+	t->master = -1;
+	t->slave = -1;
+	t->status_fifo = -1;
+	t->go_fifo = -1;
+	t->exec_status = -1;
+}
+
+void terminal_close(struct terminal *t)
+{
+	close_fd(&t->master);
+	close_fd(&t->slave);
+	close_fd(&t->status_fifo);
+	close_fd(&t->go_fifo);
+	close_fd(&t->exec_status);
+	t->input_len = 0;
+}
+
+int terminal_open_pty(struct terminal *t, char *path, size_t size)
+{
+	struct termios mode;
+
+	t->master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+	if (t->master < 0 || unlockpt(t->master))
+		return -errno;
+	if (ptsname_r(t->master, path, size))
+		return -errno;
+	t->slave = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+	if (t->slave < 0 || tcgetattr(t->slave, &mode))
+		return -errno;
+	mode.c_iflag |= IUTF8;
+	if (tcsetattr(t->slave, TCSANOW, &mode))
+		return -errno;
+	if (t->uid != geteuid() && fchown(t->slave, t->uid, (gid_t)-1))
+		return -errno;
+	return terminal_resize(t, t->rows, t->cols);
+}
+
+int terminal_read(struct terminal *t, uint64_t room)
+{
+	size_t budget = READ_BUDGET;
+
+	while (room > 0 && budget > 0) {
+		size_t space;
+		uint8_t *to = ring_space(&t->ring, &space);
+		ssize_t got;
+
+		if (space > room)
+			space = (size_t)room;
+		got = read(t->master, to, space);
+		if (got < 0 && errno == EINTR)
+			continue;
+		/* EAGAIN comes only after the tty layer has run its pending work. */
+		if (got <= 0)
+			return 1;
+		ring_commit(&t->ring, (size_t)got);
+		t->read_since += (size_t)got;
+		room -= (uint64_t)got;
+		budget -= (size_t)got < budget ? (size_t)got : budget;
+	}
+	return t->read_since >= PTY_BUFFERED_MAX;
+}
+
+/* poll() makes n_tty run its pending work: typed bytes are then in its buffer. */
+static void settle_input(const struct terminal *t)
+{
+	struct pollfd pfd = {.fd = t->slave, .events = POLLIN};
+
+	poll(&pfd, 1, 0);
+}
+
+int terminal_type_run_line(struct terminal *t)
+{
+	struct termios mode;
+	struct termios quiet;
+	ssize_t put;
+	int err = 0;
+
+	if (tcgetattr(t->slave, &mode))
+		return -errno;
+	/* Half a line left at the prompt would become part of the command. */
+	settle_input(t);
+	tcflush(t->slave, TCIFLUSH);
+	t->input_len = 0;
+	quiet = mode;
+	quiet.c_lflag &= ~(tcflag_t)(ECHO | ECHONL);
+	if (quiet.c_lflag != mode.c_lflag && tcsetattr(t->slave, TCSANOW, &quiet))
+		return -errno;
+	put = write(t->master, t->run_line, t->run_line_len);
+	if (put != (ssize_t)t->run_line_len)
+		err = put < 0 ? -errno : -EAGAIN;
+	settle_input(t);
+	if (err)
+		tcflush(t->slave, TCIFLUSH);
+	if (quiet.c_lflag != mode.c_lflag && tcsetattr(t->slave, TCSANOW, &mode) && !err)
+		err = -errno;
+	t->input_since_run = false;
+	return err;
+}
+
+int terminal_queue_input(struct terminal *t, struct bytes text)
+{
+	if (text.len > INPUT_MAX - t->input_len)
+		return -EMSGSIZE;
+	if (text.len)
+		memcpy(t->input + t->input_len, text.data, text.len);
+	t->input_len += text.len;
+	t->input_since_run = true;
+	terminal_flush_input(t);
+	return 0;
+}
+
+void terminal_flush_input(struct terminal *t)
+{
+	size_t done = 0;
+
+	while (done < t->input_len) {
+		ssize_t put = write(t->master, t->input + done, t->input_len - done);
+
+		if (put < 0 && errno == EINTR)
+			continue;
+		if (put <= 0)
+			break;
+		done += (size_t)put;
+	}
+	memmove(t->input, t->input + done, t->input_len - done);
+	t->input_len -= done;
+	settle_input(t);
+}
+
+static int unread_bytes(const struct terminal *t)
+{
+	int count = 0;
+
+	return ioctl(t->slave, FIONREAD, &count) ? 0 : count;
+}
+
+bool terminal_has_typed_line(const struct terminal *t)
+{
+	struct termios mode;
+
+	if (t->input_len &&
+		(memchr(t->input, '\n', t->input_len) || memchr(t->input, '\r', t->input_len)))
+		return true;
+	/* In canonical mode FIONREAD counts whole lines only. */
+	return !tcgetattr(t->slave, &mode) && (mode.c_lflag & ICANON) && unread_bytes(t) > 0;
+}
+
+bool terminal_run_line_unread(const struct terminal *t)
+{
+	return !t->input_since_run && unread_bytes(t) > 0;
+}
+
+int terminal_signal(struct terminal *t, int signo)
+{
+	bool from_keyboard = signo == SIGINT || signo == SIGQUIT || signo == SIGTSTP;
+	struct termios mode;
+	pid_t group;
+
+	if (ioctl(t->master, TIOCGPGRP, &group) || group <= 1)
+		return -ESRCH;
+	if (group == t->shell && !from_keyboard && signo != SIGWINCH && signo != SIGCONT)
+		return -EPERM;
+	/*
+	 * As the key would do. It also takes back a run line which the shell has
+	 * not read yet; otherwise the interrupted command would still run, unseen.
+	 */
+	if (from_keyboard && !tcgetattr(t->slave, &mode) && !(mode.c_lflag & NOFLSH)) {
+		settle_input(t);
+		tcflush(t->slave, TCIFLUSH);
+		t->input_len = 0;
+	}
+	return kill(-group, signo) ? -errno : 0;
+}
+
+int terminal_resize(struct terminal *t, uint16_t rows, uint16_t cols)
+{
+	struct winsize size = {.ws_row = rows, .ws_col = cols};
+
+	if (ioctl(t->master, TIOCSWINSZ, &size))
+		return -errno;
+	t->rows = rows;
+	t->cols = cols;
+	return 0;
+}
+
+void terminal_kill(struct terminal *t)
+{
+	static const int signals[] = {SIGHUP, SIGKILL};
+	pid_t group;
+
+	if (t->state == TERM_DEAD || t->shell <= 0)
+		return;
+	if (ioctl(t->master, TIOCGPGRP, &group))
+		group = 0;
+	for (unsigned int i = 0; i < sizeof(signals) / sizeof(signals[0]); i++) {
+		if (group > 1)
+			kill(-group, signals[i]);
+		kill(-t->shell, signals[i]);
+		kill(t->shell, signals[i]); /* it may not have reached its setsid() yet */
+	}
+}
+
+static bool parse_report(const char *line, size_t len, int32_t *status)
+{
+	int64_t value = 0;
+
+	if (len == 0 || len > 10)
+		return false;
+	for (size_t i = 0; i < len; i++) {
+		if (line[i] < '0' || line[i] > '9')
+			return false;
+		value = value * 10 + (line[i] - '0');
+	}
+	if (value > INT32_MAX)
+		return false;
+	*status = (int32_t)value;
+	return true;
+}
+
+void terminal_read_report(struct terminal *t)
+{
+	char c;
+
+	/* Byte by byte: what follows the report is for the next one. */
+	while (!t->reported && t->status_fifo >= 0 && read(t->status_fifo, &c, 1) == 1) {
+		if (c != '\n') {
+			/* A line that is too long stays too long until its end. */
+			if (t->report_len < sizeof(t->report_line))
+				t->report_line[t->report_len++] = c;
+			continue;
+		}
+		t->reported = parse_report(t->report_line, t->report_len, &t->report);
+		t->report_len = 0;
+		if (t->reported)
+			t->read_since = 0;
+	}
+}
+
+void terminal_go(struct terminal *t)
+{
+	int held = 0;
+
+	/* A prompt that was interrupted leaves its token behind: never keep two. */
+	if (ioctl(t->go_fifo, FIONREAD, &held) == 0 && held > 0)
+		return;
+	while (write(t->go_fifo, "\n", 1) < 0 && errno == EINTR)
+		;
+}

@@ -1,0 +1,79 @@
+"""What a verb has to say, once for people, once for machines, once for scripts; and how it is printed."""
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from waypoint.errors import WaypointError
+from waypoint.model import OperationRecord
+
+__all__ = ["Answer", "age", "megabytes", "print_answer", "print_error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The result of a verb: ``text`` for people, ``document`` for ``--json``, ``quiet`` for ``--quiet``."""
+
+    text: str
+    document: Mapping[str, object]
+    quiet: str = ""
+    exit_code: int = 0
+    operations: Sequence[OperationRecord] = field(default_factory=tuple)
+
+
+def print_answer(answer: Answer, *, as_json: bool, quiet: bool, timings: bool) -> None:
+    """Print to standard output; timings of an answer for people go to standard error."""
+    if as_json:
+        document = dict(answer.document)
+        if timings:
+            document["timings"] = [_timing_document(operation) for operation in answer.operations]
+        print(json.dumps(document, indent=2))
+        return
+    text = answer.quiet if quiet else answer.text
+    if text:
+        print(text)
+    if timings:
+        for operation in answer.operations:
+            print(_timing_text(operation), file=sys.stderr)
+
+
+def print_error(error: WaypointError, *, as_json: bool) -> None:
+    """One error: a document on standard output, or lines for people on standard error."""
+    if as_json:
+        print(json.dumps({"error": {"code": error.code, "message": str(error), "hint": error.hint}}, indent=2))
+        return
+    print(f"waypoint: error: {error}", file=sys.stderr)
+    if error.hint:
+        print(f"  hint: {error.hint}", file=sys.stderr)
+
+
+def age(moment: float) -> str:
+    """How long ago, in the largest unit that fits."""
+    seconds = max(0, int(time.time() - moment))
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds // length}{unit} ago"
+    return f"{seconds}s ago"
+
+
+def megabytes(size_bytes: int) -> str:
+    if size_bytes >= 1 << 20:
+        return f"{size_bytes / (1 << 20):.1f} MiB"
+    return f"{size_bytes / 1024:.0f} KiB"
+
+
+def _timing_document(operation: OperationRecord) -> dict[str, object]:
+    return {
+        "operation": operation.kind,
+        "branch": operation.branch,
+        "total_ms": operation.total_ms,
+        "phases_ms": operation.phases_ms,
+    }
+
+
+def _timing_text(operation: OperationRecord) -> str:
+    head = f"{operation.kind} {operation.branch}: {operation.total_ms or 0:.1f} ms"
+    phases = "  ".join(f"{name} {spent:.1f}" for name, spent in operation.phases_ms.items())
+    return f"{head}  ({phases})"

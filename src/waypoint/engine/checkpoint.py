@@ -1,0 +1,99 @@
+"""Take a checkpoint: files and processes of a running branch as one consistent point.
+
+The branch is paused, never stopped: from the moment CRIU has seized its processes until the file snapshot
+is made. What can be slow is done before (writing out dirty files) or after (publishing).
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from waypoint.engine.incarnation import external_mounts
+from waypoint.engine.platform import Platform
+from waypoint.errors import DumpFailed, PoolFull
+from waypoint.kernel.criu import CriuFailed
+from waypoint.log import Timeline
+from waypoint.model import Base, BranchRecord
+
+__all__ = ["Saved", "discard_checkpoint", "save"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """What was written for a checkpoint."""
+
+    memory_bytes: int
+    pause_ms: float
+
+
+def save(
+    platform: Platform,
+    base: Base,
+    branch: BranchRecord,
+    checkpoint_id: str,
+    *,
+    quiesce: Callable[[], None],
+    hold: Sequence[int],
+    timeline: Timeline,
+) -> Saved:
+    """Write files and processes of ``branch`` as ``checkpoint_id``.
+
+    ``quiesce`` makes init let go of its clients. The locks in ``hold`` are kept by CRIU too, until it has
+    ended: if we die, nobody touches the branch before CRIU has let it go. When this returns or raises,
+    the branch runs. On failure parts of the checkpoint may exist: the caller discards it.
+    """
+    layout = platform.layout
+    layer = layout.layer(branch.incarnation)
+    work = layout.work(checkpoint_id)
+    with timeline.step("prepare"):
+        images = layout.images(checkpoint_id)
+        images.mkdir(parents=True)
+        work.mkdir(parents=True)
+    with timeline.step("flush"):
+        platform.layers.flush(layer)
+    with timeline.step("quiesce"):
+        quiesce()
+
+    def capture_files() -> None:
+        with timeline.step("files"):
+            platform.layers.capture(layer, layout.checkpoint_layer(checkpoint_id))
+
+    with timeline.step("dump"):
+        try:
+            statistics = platform.criu.dump(
+                branch.init_pid,
+                images=images,
+                work=work,
+                root=layout.mount(branch.incarnation),
+                external=external_mounts(base, None),
+                hold=hold,
+                on_stopped=capture_files,
+            )
+        except CriuFailed as error:
+            where = f"branch {branch.name!r} of session {branch.session_id}"
+            if "No space left" in error.reason:
+                raise _pool_full(where) from error
+            raise DumpFailed(where, error.reason, error.log_file) from error
+    timeline.note("pause", statistics.pause_ms)
+    shutil.rmtree(work)
+    return Saved(memory_bytes=_size(os.fspath(images)), pause_ms=statistics.pause_ms)
+
+
+def discard_checkpoint(platform: Platform, checkpoint_id: str) -> None:
+    """Remove what was written for a checkpoint. Done already is fine. CRIU's log stays."""
+    platform.layers.delete(platform.layout.checkpoint_layer(checkpoint_id))
+    directory = platform.layout.checkpoint(checkpoint_id)
+    if directory.exists():
+        shutil.rmtree(directory)
+
+
+def _pool_full(where: str) -> PoolFull:
+    return PoolFull(
+        f"the pool has no space left for a checkpoint of {where}",
+        hint="grow it (waypoint pool resize SIZE) or remove sessions (waypoint cleanup SESSION)",
+    )
+
+
+def _size(directory: str) -> int:
+    return sum(entry.stat().st_size for entry in os.scandir(directory))

@@ -1,0 +1,251 @@
+"""CRIU over its RPC: save a process tree, bring one back.
+
+One worker (``criu swrk``) serves one request on a socket pair and notifies us on the way. Two of its
+notifications matter. At ``post-dump`` every task is still stopped and all that CRIU adds to the files
+(links to deleted files) is there: the moment to save the files, so that files and memory are one point.
+At a restore CRIU itself runs in the branch's cgroup, so all it makes is born there: whatever happens to
+us, killing that cgroup removes a half-restored tree.
+
+The worker runs inside the branch's network namespace. CRIU then leaves the network alone; letting it
+dump or restore the namespace costs tens of milliseconds more.
+
+Read next: :mod:`waypoint.engine.checkpoint` and :mod:`waypoint.engine.restore`.
+"""
+
+import os
+import re
+import socket
+import struct
+import subprocess
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from waypoint.kernel.process import spawn
+from waypoint.kernel.protobuf import Field, decode, encode
+
+__all__ = ["Criu", "CriuFailed", "DumpStatistics"]
+
+ANSWER_TIMEOUT_S = 600.0  # writing tens of gigabytes of memory takes minutes; silence beyond this is a hang
+EXIT_TIMEOUT_S = 30.0
+GHOST_LIMIT_BYTES = 512 << 20  # deleted but open files up to this size are saved with the processes
+MESSAGE_BYTES_MAX = 1 << 16
+
+# Field numbers of CRIU's rpc.proto.
+_REQ_TYPE, _REQ_OPTS, _REQ_NOTIFY_SUCCESS = 1, 2, 3
+_RESP_TYPE, _RESP_SUCCESS, _RESP_RESTORE, _RESP_NOTIFY = 1, 2, 4, 5
+_TYPE_DUMP, _TYPE_RESTORE, _TYPE_NOTIFY = 1, 2, 6
+_OPT_IMAGES_FD, _OPT_PID, _OPT_LEAVE_RUNNING, _OPT_EXT_UNIX_SK, _OPT_TCP_ESTABLISHED = 1, 2, 3, 4, 5
+_OPT_FILE_LOCKS, _OPT_LOG_LEVEL, _OPT_LOG_FILE, _OPT_NOTIFY_SCRIPTS, _OPT_ROOT = 8, 9, 10, 12, 13
+_OPT_WORK_FD, _OPT_LINK_REMAP, _OPT_CGROUPS_MODE, _OPT_GHOST_LIMIT, _OPT_EXTERNAL = 17, 18, 34, 35, 37
+_OPT_NETWORK_LOCK = 64
+_CGROUPS_IGNORE, _NETWORK_LOCK_SKIP = 0, 3
+_LOG_ERRORS_AND_WARNINGS = 2
+
+_LOG_ERROR = re.compile(r"^\([\d.]+\)\s*(?:\d+:\s*)?Error \(([^)]*)\): (.*)$")
+# Said at every start where root lacks CAP_SYS_RESOURCE; CRIU goes on.
+_HARMLESS = "RLIMIT_NOFILE"
+_REASONS = (
+    ("io_uring", "a process uses io_uring, which CRIU cannot save (for Node.js set UV_USE_IO_URING=0)"),
+    ("[userfaultfd]", "a process uses userfaultfd, which CRIU cannot save"),
+    ("secretmem", "a process uses memfd_secret, which CRIU cannot save"),
+    ("ptrace", "a process is being traced (a debugger or strace runs in the branch)"),
+    ("No space left", "no space left in the pool"),
+)
+
+
+class CriuFailed(Exception):
+    """CRIU refused or failed; ``reason`` is the digest of its log."""
+
+    def __init__(self, reason: str, log_file: Path) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.log_file = log_file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpStatistics:
+    """What CRIU measured. The pause is from the first task stopped to all running again."""
+
+    pause_ms: float
+    pages_written: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Criu:
+    """How to start CRIU on this host.
+
+    ``launcher`` is our static helper, which enters namespaces for it; ``kdat`` holds what CRIU found out
+    about this kernel, so that it does not probe it at every start.
+    """
+
+    command: tuple[str, ...]
+    launcher: Path
+    kdat: Path
+
+    def dump(
+        self,
+        pid: int,
+        *,
+        images: Path,
+        work: Path,
+        root: Path,
+        external: Sequence[str] = (),
+        hold: Sequence[int] = (),
+        on_stopped: Callable[[], None],
+    ) -> DumpStatistics:
+        """Save the tree of ``pid`` into ``images`` and let it run on.
+
+        ``on_stopped`` is called while every task is stopped. The descriptors in ``hold`` stay open until
+        CRIU has ended, even if we die. However this ends, the tree runs again.
+        """
+        fields: list[Field] = [(_OPT_PID, pid), (_OPT_LEAVE_RUNNING, True)]
+        _, statistics = self._call(
+            _TYPE_DUMP,
+            fields,
+            images=images,
+            work=work,
+            root=root,
+            external=external,
+            place=("--net", f"/proc/{pid}/ns/net"),
+            hold=hold,
+            on_notify=lambda script: on_stopped() if script == "post-dump" else None,
+        )
+        return statistics
+
+    def restore(
+        self, *, images: Path, work: Path, root: Path, cgroup: Path, external: Sequence[str] = ()
+    ) -> int:
+        """Bring the tree in ``images`` back to life on ``root``, in a network of its own; return its pid."""
+        pid, _ = self._call(
+            _TYPE_RESTORE,
+            [],
+            images=images,
+            work=work,
+            root=root,
+            external=external,
+            place=("--net", "new", "--cgroup", os.fspath(cgroup)),
+            hold=(),
+            on_notify=lambda _script: None,
+        )
+        return pid
+
+    def _call(
+        self,
+        kind: int,
+        fields: Sequence[Field],
+        *,
+        images: Path,
+        work: Path,
+        root: Path,
+        external: Sequence[str],
+        place: Sequence[str],
+        hold: Sequence[int],
+        on_notify: Callable[[str], None],
+    ) -> tuple[int, DumpStatistics]:
+        log_file = work / "criu.log"
+        images_fd = os.open(images, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        work_fd = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            command = (
+                os.fspath(self.launcher),
+                *("enter", *place, "--kdat", os.fspath(self.kdat), "--"),
+                *(*self.command, "swrk", str(theirs.fileno())),
+            )
+            with open(work / "criu.out", "wb") as out:
+                worker = spawn(command, stdout=out, stderr=out, pass_fds=(theirs.fileno(), *hold))
+            theirs.close()
+            options = encode(
+                [
+                    *((_OPT_IMAGES_FD, images_fd), (_OPT_WORK_FD, work_fd), (_OPT_ROOT, os.fspath(root))),
+                    *((_OPT_LOG_LEVEL, _LOG_ERRORS_AND_WARNINGS), (_OPT_LOG_FILE, log_file.name)),
+                    *((_OPT_EXT_UNIX_SK, True), (_OPT_TCP_ESTABLISHED, True), (_OPT_FILE_LOCKS, True)),
+                    *((_OPT_LINK_REMAP, True), (_OPT_GHOST_LIMIT, GHOST_LIMIT_BYTES)),
+                    *((_OPT_CGROUPS_MODE, _CGROUPS_IGNORE), (_OPT_NETWORK_LOCK, _NETWORK_LOCK_SKIP)),
+                    *((_OPT_EXTERNAL, mount) for mount in external),
+                    (_OPT_NOTIFY_SCRIPTS, True),
+                    *fields,
+                ]
+            )
+            try:
+                ours.settimeout(ANSWER_TIMEOUT_S)
+                answer = _converse(ours, encode([(_REQ_TYPE, kind), (_REQ_OPTS, options)]), on_notify)
+            except (ConnectionError, EOFError, TimeoutError) as error:
+                ours.close()
+                _reap(worker)
+                raise CriuFailed(_digest(log_file, work / "criu.out") or str(error), log_file) from error
+            finally:
+                # A worker that loses its peer undoes what it began and lets the tasks run.
+                ours.close()
+                _reap(worker)
+        finally:
+            for closing in (ours, theirs):
+                closing.close()
+            os.close(images_fd)
+            os.close(work_fd)
+        if not answer.get(_RESP_SUCCESS):
+            raise CriuFailed(_digest(log_file, work / "criu.out") or "no reason given", log_file)
+        restored = answer.get(_RESP_RESTORE, b"")
+        pid = decode(restored).get(1, 0) if isinstance(restored, bytes) else 0
+        return int(pid), _read_statistics(work / "stats-dump") if kind == _TYPE_DUMP else _NO_STATISTICS
+
+
+_NO_STATISTICS = DumpStatistics(pause_ms=0.0, pages_written=0)
+
+
+def _converse(
+    peer: socket.socket, request: bytes, on_notify: Callable[[str], None]
+) -> dict[int, int | bytes]:
+    """Send ``request``, answer notifications, return the final answer.
+
+    An error in ``on_notify`` makes CRIU abort (the tasks run on) and is raised once CRIU has said so.
+    """
+    peer.sendall(request)
+    failure: Exception | None = None
+    while True:
+        raw = peer.recv(MESSAGE_BYTES_MAX)
+        if not raw:
+            raise EOFError("CRIU ended without an answer")
+        answer = decode(raw)
+        if answer.get(_RESP_TYPE) != _TYPE_NOTIFY:
+            break
+        notify = answer.get(_RESP_NOTIFY, b"")
+        script = decode(notify).get(1, b"") if isinstance(notify, bytes) else b""
+        try:
+            on_notify(script.decode() if isinstance(script, bytes) else "")
+        except Exception as error:  # noqa: BLE001 - raised below, after CRIU let the tasks go
+            failure = error
+        peer.sendall(encode([(_REQ_TYPE, _TYPE_NOTIFY), (_REQ_NOTIFY_SUCCESS, failure is None)]))
+    if failure is not None:
+        raise failure
+    return answer
+
+
+def _reap(worker: "subprocess.Popen[bytes]") -> None:
+    worker.wait(EXIT_TIMEOUT_S)
+
+
+def _digest(log_file: Path, out_file: Path) -> str:
+    """The reason of a failure in one line, from the errors in CRIU's log."""
+    errors = []
+    if log_file.exists():
+        for line in log_file.read_text(errors="replace").splitlines():
+            match = _LOG_ERROR.match(line)
+            if match and _HARMLESS not in match[2]:
+                errors.append(match[2])
+    text = "; ".join(errors[:2])
+    for pattern, reason in _REASONS:
+        if any(pattern in error for error in errors):
+            return f"{reason} [{text}]"
+    return text or out_file.read_text(errors="replace").strip()
+
+
+def _read_statistics(path: Path) -> DumpStatistics:
+    # An image file: two magic words, the length of one message, the message.
+    raw = path.read_bytes()
+    (length,) = struct.unpack_from("<I", raw, 8)
+    entry = decode(raw[12 : 12 + length]).get(1, b"")
+    dump = decode(entry) if isinstance(entry, bytes) else {}
+    pause_us = int(dump.get(1, 0)) + int(dump.get(2, 0))
+    return DumpStatistics(pause_ms=pause_us / 1000, pages_written=int(dump.get(7, 0)))

@@ -1,0 +1,288 @@
+"""What can this host do? Feeds ``waypoint doctor``, the tests' requirements and set-up.
+
+Every question is asked of the kernel itself (``/proc``, ``/sys``, a call that changes nothing), not guessed
+from a version, and answered with why it matters and how to get it. Nothing is left behind.
+"""
+
+import ctypes
+import errno
+import fcntl
+import os
+import platform
+import re
+import shutil
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from waypoint.errors import AbilityMissing, HostError
+from waypoint.kernel.cgroup import find_cgroup2
+from waypoint.kernel.process import CLEAN_ENV, run_tool
+from waypoint.kernel.provision import MIN_VERSION, CriuBuild, parse_version
+
+__all__ = ["Ability", "can_checkpoint", "probe_host"]
+
+MIN_KERNEL = (5, 14)  # the first with cgroup.kill
+MIN_FREE_BYTES = 1 << 30
+CRIU_CHECK_TIMEOUT_S = 20.0
+NAMESPACES = ("pid", "mnt", "net", "ipc", "uts")
+CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21, "CAP_SYS_CHROOT": 18}
+USERFAULTFD_NUMBERS = {"x86_64": 323, "aarch64": 282}
+PAGEMAP_SCAN = 0xC0606610
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ability:
+    """One thing a host has or lacks. ``required``: without it no session can be checkpointed."""
+
+    name: str
+    found: bool
+    required: bool
+    detail: str
+    why: str
+    remedy: str
+
+
+def probe_host(criu: CriuBuild | None, state_dir: Path) -> list[Ability]:
+    """Every ability, found or missing. ``criu`` is the build that sessions would use, if there is one."""
+    return [
+        _root(),
+        _kernel(),
+        _namespaces(),
+        _file_system("overlay", required=True, why="each branch sees the base through an overlay of its own"),
+        _file_system(
+            "btrfs", required=False, why="checkpoints of files cost the same however large they are"
+        ),
+        _loop(),
+        _program("mkfs.btrfs", "btrfs-progs", required=False, why="set-up formats the storage pool with it"),
+        *_cgroup(),
+        _userfaultfd(),
+        _dirty_tracking(),
+        _criu(criu),
+        _program("bash", "bash", required=True, why="it is the shell of a session on the host's own root"),
+        _program("buildah", "buildah", required=False, why="builds a base from a Dockerfile"),
+        _free_space(state_dir),
+    ]
+
+
+def can_checkpoint(abilities: list[Ability]) -> bool:
+    """Whether nothing required is missing."""
+    return all(ability.found for ability in abilities if ability.required)
+
+
+def _root() -> Ability:
+    status = Path("/proc/self/status").read_text()
+    match = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    held = int(match[1], 16) if match else 0
+    lacking = [name for name, bit in CAPABILITIES.items() if not held >> bit & 1]
+    if os.geteuid() != 0:
+        detail = f"running as user {os.geteuid()}"
+    else:
+        detail = f"root without {', '.join(lacking)}" if lacking else "root"
+    return Ability(
+        name="root privileges",
+        found=os.geteuid() == 0 and not lacking,
+        required=True,
+        detail=detail,
+        why="namespaces, mounts and CRIU need them",
+        remedy="run with sudo, or in a container started with --privileged",
+    )
+
+
+def _kernel() -> Ability:
+    release = os.uname().release
+    return Ability(
+        name="kernel version",
+        found=parse_version(release) >= MIN_KERNEL,
+        required=True,
+        detail=f"Linux {release}",
+        why="cgroup.kill and overlays over several file systems need 5.14",
+        remedy="boot a kernel >= 5.14",
+    )
+
+
+def _namespaces() -> Ability:
+    lacking = [name for name in NAMESPACES if not Path(f"/proc/self/ns/{name}").exists()]
+    return Ability(
+        name="namespaces",
+        found=not lacking,
+        required=True,
+        detail=f"missing: {' '.join(lacking)}" if lacking else " ".join(NAMESPACES),
+        why="branches of one checkpoint live side by side with the same pids and ports",
+        remedy="a kernel built with CONFIG_NAMESPACES and all its kinds",
+    )
+
+
+def _file_system(name: str, *, required: bool, why: str) -> Ability:
+    known = {line.split()[-1] for line in Path("/proc/filesystems").read_text().splitlines()}
+    as_module = name not in known and _has_module(name)
+    return Ability(
+        name=name if name != "overlay" else "overlayfs",
+        found=name in known or as_module,
+        required=required,
+        detail="loadable module"
+        if as_module
+        else ("in the kernel" if name in known else "unknown to the kernel"),
+        why=why,
+        remedy=f"modprobe {name}, or a kernel with CONFIG_{name.upper()}_FS",
+    )
+
+
+def _has_module(name: str) -> bool:
+    try:
+        index = Path(f"/lib/modules/{os.uname().release}/modules.dep").read_text()
+    except OSError:
+        return False
+    return re.search(rf"/{name}\.ko", index) is not None
+
+
+def _loop() -> Ability:
+    present = Path("/dev/loop-control").exists()
+    return Ability(
+        name="loop devices",
+        found=present or _has_module("loop"),
+        required=False,
+        detail="/dev/loop-control" if present else "no /dev/loop-control",
+        why="the storage pool is a file with its own btrfs where the disk has none",
+        remedy="modprobe loop; in a container: give it /dev/loop-control and the loop devices",
+    )
+
+
+def _cgroup() -> list[Ability]:
+    try:
+        mount_point = find_cgroup2()
+    except AbilityMissing as error:
+        detail, files = str(error), set[str]()
+    else:
+        detail, files = _throw_away_cgroup(mount_point)
+    remedy = "mount -t cgroup2 cgroup2 /sys/fs/cgroup; in a container: let it write there"
+    return [
+        Ability(
+            name=f"cgroup v2 {what}",
+            found=f"cgroup.{what}" in files,
+            required=True,
+            detail=detail,
+            why=why,
+            remedy=remedy,
+        )
+        for what, why in (
+            ("freeze", "a whole branch is stopped and woken at once"),
+            ("kill", "a whole branch is ended at once, with no process left over"),
+        )
+    ]
+
+
+def _throw_away_cgroup(mount_point: Path) -> tuple[str, set[str]]:
+    """Which files a new cgroup has; the root cgroup has neither freeze nor kill."""
+    probe = mount_point / f"waypoint-probe-{os.getpid()}"
+    try:
+        probe.mkdir()
+    except OSError as error:
+        return f"{mount_point}: {error.strerror}", set()
+    try:
+        return os.fspath(mount_point), {entry.name for entry in probe.iterdir()}
+    finally:
+        probe.rmdir()
+
+
+def _userfaultfd() -> Ability:
+    number = USERFAULTFD_NUMBERS.get(platform.machine())
+    detail, found = "unknown architecture", False
+    if number is not None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        fd = libc.syscall(number, os.O_CLOEXEC | os.O_NONBLOCK)
+        if fd >= 0:
+            os.close(fd)
+            detail, found = "system call", True
+        else:
+            detail = os.strerror(ctypes.get_errno())
+    if not found and os.access("/dev/userfaultfd", os.R_OK | os.W_OK):
+        detail, found = "/dev/userfaultfd", True
+    return Ability(
+        name="userfaultfd",
+        found=found,
+        required=False,
+        detail=detail,
+        why="memory of a restored branch is brought in when it is touched, not before",
+        remedy="sysctl vm.unprivileged_userfaultfd=1, or a kernel with CONFIG_USERFAULTFD",
+    )
+
+
+def _dirty_tracking() -> Ability:
+    ways = []
+    if _has_pagemap_scan():
+        ways.append("PAGEMAP_SCAN")
+    if re.search(r"^VmFlags:.* sd\b", Path("/proc/self/smaps").read_text(), re.MULTILINE):
+        ways.append("soft-dirty")
+    return Ability(
+        name="dirty page tracking",
+        found=bool(ways),
+        required=False,
+        detail=", ".join(ways) or "neither PAGEMAP_SCAN nor soft-dirty",
+        why="later checkpoints can save only the memory that changed",
+        remedy="a kernel >= 6.7, or one with CONFIG_MEM_SOFT_DIRTY",
+    )
+
+
+def _has_pagemap_scan() -> bool:
+    # struct pm_scan_arg: size, flags, start, end, walk_end, vec, vec_len, max_pages, 4 masks
+    empty_scan = bytearray(struct.pack("=12Q", 96, *[0] * 11))
+    fd = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(fd, PAGEMAP_SCAN, empty_scan)
+    except OSError as error:
+        return error.errno not in (errno.ENOTTY, errno.ENOSYS)
+    finally:
+        os.close(fd)
+    return True
+
+
+def _criu(criu: CriuBuild | None) -> Ability:
+    found = False
+    if criu is None:
+        detail = "none that works"
+    elif parse_version(criu.version) < MIN_VERSION:
+        detail = f"{criu.version} is too old"
+    else:
+        detail = f"{criu.version} ({'installed on the host' if criu.origin == 'host' else criu.command[-1]})"
+        try:
+            run_tool([*criu.command, "check"], timeout_s=CRIU_CHECK_TIMEOUT_S)
+            found = True
+        except HostError as error:
+            detail += f", but its check fails: {error}"
+    return Ability(
+        name="CRIU",
+        found=found,
+        required=True,
+        detail=detail,
+        why="it saves and restores processes; 4.1 is the first that knows current kernels",
+        remedy="waypoint setup",
+    )
+
+
+def _program(name: str, package: str, *, required: bool, why: str) -> Ability:
+    path = shutil.which(name, path=CLEAN_ENV["PATH"])
+    return Ability(
+        name=name,
+        found=path is not None,
+        required=required,
+        detail=path or "not installed",
+        why=why,
+        remedy=f"apt-get install {package}",
+    )
+
+
+def _free_space(state_dir: Path) -> Ability:
+    place = state_dir.absolute()
+    while not place.exists():
+        place = place.parent
+    host = os.statvfs(place)
+    free = host.f_bavail * host.f_frsize
+    return Ability(
+        name="free space",
+        found=free >= MIN_FREE_BYTES,
+        required=True,
+        detail=f"{free / (1 << 30):.1f} GiB at {place}",
+        why="bases, branches and checkpoints are kept there",
+        remedy=f"free at least {MIN_FREE_BYTES >> 30} GiB, or choose another --state-dir",
+    )

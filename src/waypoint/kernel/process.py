@@ -1,0 +1,96 @@
+"""Start programs: the only module that imports subprocess.
+
+Programs get an argument list (never a shell string), a clean environment, no standard input and a time
+limit. Output goes to temporary files, not pipes: a daemon that a program leaves behind may keep our
+descriptor, and a pipe would then never end.
+"""
+
+import logging
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+from waypoint.errors import ToolFailed, ToolMissing, ToolTimedOut
+
+__all__ = ["CLEAN_ENV", "Finished", "run_tool", "spawn"]
+
+log = logging.getLogger(__name__)
+
+CLEAN_ENV: Mapping[str, str] = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+    "LC_ALL": "C.UTF-8",
+    "HOME": "/root",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """What a program that ended well printed."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+def run_tool(
+    command: Sequence[str],
+    *,
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+    accept: Sequence[int] = (0,),
+    pass_fds: Sequence[int] = (),
+) -> Finished:
+    """Run ``command`` to its end.
+
+    Raises ToolMissing, ToolTimedOut (after killing its process group) or, for a status not in
+    ``accept``, ToolFailed with what it printed to standard error.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = spawn(command, stdout=out, stderr=err, env=env, pass_fds=pass_fds)
+        try:
+            status = process.wait(timeout_s)
+        except BaseException as error:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise ToolTimedOut(command, timeout_s) from error
+            raise
+        finished = Finished(status=status, stdout=_text(out), stderr=_text(err))
+    if status not in accept:
+        raise ToolFailed(command, status, finished.stderr)
+    return finished
+
+
+def spawn(
+    command: Sequence[str],
+    *,
+    stdout: IO[bytes] | int,
+    stderr: IO[bytes] | int,
+    env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> "subprocess.Popen[bytes]":
+    """Start ``command`` in a session of its own and return without waiting for it."""
+    log.debug("run: %s", shlex.join(command))
+    try:
+        return subprocess.Popen(
+            command,
+            env=dict(CLEAN_ENV if env is None else env),
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=pass_fds,
+        )
+    except FileNotFoundError as error:
+        raise ToolMissing(command[0]) from error
+
+
+def _text(stream: IO[bytes]) -> str:
+    stream.seek(0)
+    return stream.read().decode(errors="replace")

@@ -1,0 +1,149 @@
+"""What every operation on a session needs: the catalogue, the locks, and the platform underneath."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from waypoint.engine.platform import Platform
+from waypoint.errors import AbilityMissing, CleanupFailed, NotPermitted, PoolNotReady
+from waypoint.kernel.cgroup import find_cgroup2
+from waypoint.kernel.criu import Criu
+from waypoint.log import Timeline
+from waypoint.model import BranchRecord, OperationStatus
+from waypoint.shell.client import ShellClient
+from waypoint.store.catalogue import Catalogue
+from waypoint.store.drivers import driver_for
+from waypoint.store.layout import Layout
+from waypoint.store.lock import locked
+from waypoint.store.pool import open_pool
+
+__all__ = ["Context", "Operation", "launcher_path"]
+
+
+def launcher_path() -> Path:
+    """Our static helper, built with the package."""
+    return Path(__file__).parent.parent / "_bin" / "waypoint-init"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation under way: its row in the catalogue and its steps."""
+
+    id: int
+    timeline: Timeline
+
+
+class Context:
+    """The open state directory. Cheap to make: the pool and CRIU are looked at only when needed."""
+
+    def __init__(self, state_dir: Path) -> None:
+        if os.geteuid() != 0:
+            raise NotPermitted("waypoint needs root", hint="run it with sudo")
+        self.layout = Layout(state_dir)
+        if not self.layout.host_facts.exists():
+            raise PoolNotReady(f"{state_dir} is not set up", hint=f"waypoint setup --state-dir {state_dir}")
+        self.catalogue = Catalogue(self.layout.catalogue)
+
+    @cached_property
+    def platform(self) -> Platform:
+        """Raises AbilityMissing if set-up found no usable CRIU; mounts the pool again after a reboot."""
+        facts = json.loads(self.layout.host_facts.read_text())
+        command = tuple(facts["criu_command"])
+        if not Path(command[0]).exists():
+            raise AbilityMissing(f"CRIU is gone: {command[0]}", hint="run waypoint setup again")
+        return Platform(
+            layout=self.layout,
+            layers=driver_for(open_pool(self.layout.state_dir)),
+            criu=Criu(command=command, launcher=launcher_path(), kdat=self.layout.kdat),
+            cgroup2=find_cgroup2(),
+        )
+
+    @contextmanager
+    def operation(
+        self,
+        kind: str,
+        session_id: str,
+        branch: str,
+        *,
+        incarnation: str | None = None,
+        old_incarnation: str | None = None,
+        checkpoint: str | None = None,
+    ) -> Iterator[Operation]:
+        """Record an operation: begun before the block, failed if the block raises.
+
+        The block itself records the end, in the transaction that publishes. If undoing failed, the row
+        stays *begun*: the next command tries again to clear up.
+        """
+        row = self.catalogue.begin(
+            kind,
+            session_id,
+            branch,
+            incarnation=incarnation,
+            old_incarnation=old_incarnation,
+            checkpoint=checkpoint,
+        )
+        operation = Operation(row, Timeline(kind))
+        try:
+            yield operation
+        except CleanupFailed:
+            raise
+        except BaseException:
+            self.end(operation, OperationStatus.FAILED)
+            raise
+
+    def end(self, operation: Operation, status: OperationStatus) -> None:
+        timeline = operation.timeline
+        self.catalogue.end(
+            operation.id, status, total_ms=timeline.total_ms(), phases_ms=dict(timeline.phases_ms)
+        )
+
+    # -- locks; see waypoint.store.lock for what each is for
+
+    def session_lock(self, session_id: str) -> Path:
+        return self.layout.lock(session_id)
+
+    def branch_lock(self, session_id: str, branch: str) -> Path:
+        return self.layout.lock(f"{session_id}.{branch}")
+
+    def gate_lock(self, session_id: str, branch: str) -> Path:
+        return self.layout.lock(f"{session_id}.{branch}.gate")
+
+    def terminal_lock(self, session_id: str, branch: str, terminal: str) -> Path:
+        return self.layout.lock(f"{session_id}.{branch}.terminal.{terminal}")
+
+    def remove_locks(self, session_id: str, branch: str) -> None:
+        """Remove the lock files of a branch that is no more; whoever waits for one notices."""
+        stem = f"{session_id}.{branch}" if branch else session_id
+        for path in self.layout.lock("").glob(f"{stem}*"):
+            rest = path.name.removeprefix(stem)
+            if rest in ("", ".gate") or rest.startswith(".terminal."):
+                path.unlink(missing_ok=True)
+
+    # -- the live branch
+
+    def is_running(self, branch: BranchRecord) -> bool:
+        return self.platform.cgroup(branch.incarnation).is_populated()
+
+    @contextmanager
+    def connected(self, session_id: str, branch: str) -> Iterator[tuple[ShellClient, str]]:
+        """Connect to a branch, with its gate held for the block so that no checkpoint starts meanwhile.
+
+        The connection outlives the block: the caller closes it.
+        """
+        what = f"branch {branch!r}"
+        with locked(self.gate_lock(session_id, branch), what=what, shared=True):
+            record = self.catalogue.branch(session_id, branch)
+            yield ShellClient(self.layout.mount(record.incarnation)), record.incarnation
+
+    def point_live_link(self, session_id: str, branch: str, incarnation: str) -> None:
+        """Let the branch's stable path lead to the mount of its present incarnation."""
+        link = self.layout.live(session_id, branch)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        draft = link.with_name(f".{link.name}.new")
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(self.layout.mount(incarnation))
+        os.rename(draft, link)

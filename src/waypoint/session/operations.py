@@ -1,0 +1,352 @@
+"""The operations: create, snapshot, restore, fork, destroy, cleanup.
+
+Each takes the lock of its branch, records itself as begun, builds something new beside what exists, and
+publishes it in one transaction at the end. What fails is undone and the branch runs on; what dies is
+found and settled by :mod:`waypoint.session.recovery`.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from waypoint.engine.checkpoint import discard_checkpoint, save
+from waypoint.engine.incarnation import destroy
+from waypoint.engine.launch import launch
+from waypoint.engine.restore import revive
+from waypoint.errors import (
+    AlreadyExists,
+    Broken,
+    ForkIncomplete,
+    LaunchFailed,
+    NotFound,
+    UsageError,
+    WaypointError,
+)
+from waypoint.kernel.undo import UndoStack
+from waypoint.model import (
+    MAIN,
+    Base,
+    BranchRecord,
+    CheckpointRecord,
+    OperationStatus,
+    SessionRecord,
+    parse_name,
+)
+from waypoint.session.context import Context, Operation
+from waypoint.session.recovery import recover_branch
+from waypoint.session.removal import remove_branch, remove_session
+from waypoint.shell.client import InitRefused, ShellClient, WindowSize
+from waypoint.shell.profile import BASH, UNATTENDED_ENV
+from waypoint.store.layout import new_id
+from waypoint.store.lock import locked
+
+__all__ = [
+    "DEFAULT_SIZE",
+    "cleanup_session",
+    "create_session",
+    "default_branch_names",
+    "destroy_branch",
+    "fork_checkpoint",
+    "restore_branch",
+    "snapshot_branch",
+]
+
+DEFAULT_SIZE: WindowSize = (40, 120)
+FORKS_AT_ONCE = 8
+FORKS_MAX = 256
+
+
+@contextmanager
+def _holding(context: Context, session_id: str, branch: str, *, wait: bool) -> Iterator[int]:
+    """Hold the branch lock; whatever a dead holder left undone is settled first."""
+    what = f"branch {branch!r} of session {session_id}"
+    with locked(context.branch_lock(session_id, branch), what=what, wait=wait) as fd:
+        recover_branch(context, session_id, branch)
+        yield fd
+
+
+def create_session(
+    context: Context,
+    base: Base,
+    *,
+    workspace: str,
+    name: str | None,
+    size: WindowSize = DEFAULT_SIZE,
+    env: Mapping[str, str] | None = None,
+) -> SessionRecord:
+    """Make a session with a running branch ``main`` whose shell is ready."""
+    if name is not None:
+        parse_name("session", name)
+        if any(session.name == name for session in context.catalogue.sessions()):
+            raise AlreadyExists("session", name)
+    session = SessionRecord(
+        id=new_id(8), name=name, base=base, workspace=workspace, created_at=time.time(), is_open=True
+    )
+    incarnation = new_id()
+    with (
+        _holding(context, session.id, MAIN, wait=True),
+        context.operation("create", session.id, MAIN, incarnation=incarnation) as operation,
+        UndoStack(f"create session {session.id}") as undo,
+    ):
+        undo.on_failure("remove the locks", lambda: context.remove_locks(session.id, MAIN))
+        undo.on_failure("remove the branch", lambda: destroy(context.platform, incarnation))
+        pid = launch(context.platform, base, incarnation, operation.timeline)
+        with operation.timeline.step("shell"):
+            _open_shell(context.layout.mount(incarnation), workspace, size, env or {})
+        with operation.timeline.step("publish"):
+            branch = BranchRecord(
+                session_id=session.id,
+                name=MAIN,
+                incarnation=incarnation,
+                init_pid=pid,
+                head=None,
+                created_at=session.created_at,
+            )
+            undo.on_failure("remove the link", lambda: _unlink(context.layout.live(session.id, MAIN)))
+            context.point_live_link(session.id, MAIN, incarnation)
+            with context.catalogue.transaction():
+                context.catalogue.add_session(session)
+                context.catalogue.put_branch(branch)
+                context.end(operation, OperationStatus.DONE)
+    return session
+
+
+def _open_shell(root: Path, workspace: str, size: WindowSize, env: Mapping[str, str]) -> None:
+    with ShellClient(root) as client:
+        try:
+            client.open_terminal(MAIN, BASH, size=size, cwd=workspace, env={**UNATTENDED_ENV, **env})
+        except InitRefused as refusal:
+            raise LaunchFailed(f"cannot start the shell: {refusal}", hint="the base needs /bin/bash") from refusal
+
+
+def snapshot_branch(
+    context: Context, session: SessionRecord, branch_name: str, name: str | None, *, wait: bool = True
+) -> CheckpointRecord:
+    """Save the branch as a checkpoint. The branch runs on, whether this succeeds or not."""
+    if name is not None:
+        parse_name("checkpoint", name)
+    with _holding(context, session.id, branch_name, wait=wait) as lock_fd:
+        branch = _running_branch(context, session, branch_name)
+        name = name or _default_name(context, session.id, "checkpoint")
+        if context.catalogue.has_name(session.id, name):
+            raise AlreadyExists("checkpoint or branch", name, hint="choose another name")
+        checkpoint_id = new_id()
+        with (
+            context.operation("snapshot", session.id, branch_name, checkpoint=checkpoint_id) as operation,
+            UndoStack(f"snapshot {name}") as undo,
+        ):
+            undo.on_failure("drop the draft", lambda: discard_checkpoint(context.platform, checkpoint_id))
+            with locked(context.gate_lock(session.id, branch_name), what=branch_name) as gate_fd:
+                saved = save(
+                    context.platform,
+                    session.base,
+                    branch,
+                    checkpoint_id,
+                    quiesce=lambda: _quiesce(context.layout.mount(branch.incarnation)),
+                    hold=(lock_fd, gate_fd),
+                    timeline=operation.timeline,
+                )
+            with operation.timeline.step("publish"):
+                checkpoint = CheckpointRecord(
+                    id=checkpoint_id,
+                    session_id=session.id,
+                    name=name,
+                    parent=branch.head,
+                    branch=branch_name,
+                    created_at=time.time(),
+                    memory_bytes=saved.memory_bytes,
+                )
+                with context.catalogue.transaction():
+                    context.catalogue.add_checkpoint(checkpoint)
+                    context.catalogue.set_head(session.id, branch_name, checkpoint_id)
+                    context.end(operation, OperationStatus.DONE)
+    return checkpoint
+
+
+def _quiesce(root: Path) -> None:
+    with ShellClient(root) as client:
+        client.quiesce()
+
+
+def restore_branch(
+    context: Context, session: SessionRecord, branch_name: str, checkpoint_name: str, *, wait: bool = True
+) -> CheckpointRecord:
+    """Make the branch that checkpoint again.
+
+    The checkpoint comes to life beside the branch first; the branch is given up only when it answers.
+    """
+    checkpoint = context.catalogue.checkpoint(session.id, checkpoint_name)
+    with _holding(context, session.id, branch_name, wait=wait):
+        old = context.catalogue.branch(session.id, branch_name)
+        incarnation = new_id()
+        with context.operation(
+            "restore",
+            session.id,
+            branch_name,
+            incarnation=incarnation,
+            old_incarnation=old.incarnation,
+            checkpoint=checkpoint.id,
+        ) as operation:
+            with UndoStack(f"restore {checkpoint_name}") as undo:
+                undo.on_failure("remove the copy", lambda: destroy(context.platform, incarnation))
+                branch = _revive(context, session, checkpoint, branch_name, incarnation, operation)
+                with (
+                    operation.timeline.step("publish"),
+                    locked(context.gate_lock(session.id, branch_name), what=branch_name),
+                    context.catalogue.transaction(),
+                ):
+                    context.catalogue.put_branch(branch)
+                    context.end(operation, OperationStatus.PUBLISHED)
+            with operation.timeline.step("retire"):
+                context.point_live_link(session.id, branch_name, incarnation)
+                destroy(context.platform, old.incarnation)
+            context.end(operation, OperationStatus.DONE)
+    return checkpoint
+
+
+def fork_checkpoint(
+    context: Context, session: SessionRecord, checkpoint: CheckpointRecord, names: Sequence[str]
+) -> list[BranchRecord]:
+    """Bring the checkpoint to life once for each name, at the same time, beside all other branches.
+
+    Each branch is made whole or not at all. If some fail, ForkIncomplete names them; the others run.
+    """
+    if not 1 <= len(names) <= FORKS_MAX:
+        raise UsageError(f"cannot make {len(names)} branches at once (1 to {FORKS_MAX})")
+    if len(set(names)) != len(names):
+        raise UsageError("the names of new branches must differ")
+    for name in names:
+        parse_name("branch", name)
+        if context.catalogue.has_name(session.id, name):
+            raise AlreadyExists("branch or checkpoint", name, hint="choose another name")
+    _ = context.platform  # found once, not by every thread
+    with ThreadPoolExecutor(min(len(names), FORKS_AT_ONCE)) as pool:
+        pending = {
+            name: pool.submit(_fork_one, context, session, checkpoint, name, together=len(names)) for name in names
+        }
+    made: list[BranchRecord] = []
+    errors: dict[str, WaypointError | OSError] = {}
+    for name, future in pending.items():
+        try:
+            made.append(future.result())
+        except (WaypointError, OSError) as error:
+            errors[name] = error
+    if len(errors) == len(names) == 1:
+        raise next(iter(errors.values()))
+    if errors:
+        raise ForkIncomplete([branch.name for branch in made], errors)
+    return made
+
+
+def _fork_one(
+    context: Context, session: SessionRecord, checkpoint: CheckpointRecord, name: str, *, together: int
+) -> BranchRecord:
+    incarnation = new_id()
+    with (
+        _holding(context, session.id, name, wait=True),
+        context.operation(
+            "fork", session.id, name, incarnation=incarnation, checkpoint=checkpoint.id
+        ) as operation,
+        UndoStack(f"fork {name}") as undo,
+    ):
+        operation.timeline.note("together", together)
+        undo.on_failure("remove the locks", lambda: context.remove_locks(session.id, name))
+        undo.on_failure("remove the branch", lambda: destroy(context.platform, incarnation))
+        branch = _revive(context, session, checkpoint, name, incarnation, operation)
+        with operation.timeline.step("publish"):
+            undo.on_failure("remove the link", lambda: _unlink(context.layout.live(session.id, name)))
+            context.point_live_link(session.id, name, incarnation)
+            with context.catalogue.transaction():
+                if not context.catalogue.session(session.id).is_open:
+                    raise NotFound("session", session.id)
+                if context.catalogue.has_name(session.id, name):
+                    raise AlreadyExists("branch or checkpoint", name)
+                context.catalogue.put_branch(branch)
+                context.end(operation, OperationStatus.DONE)
+    return branch
+
+
+def _revive(
+    context: Context,
+    session: SessionRecord,
+    checkpoint: CheckpointRecord,
+    branch_name: str,
+    incarnation: str,
+    operation: Operation,
+) -> BranchRecord:
+    pid = revive(context.platform, session.base, checkpoint, incarnation, operation.timeline)
+    with operation.timeline.step("answer"), ShellClient(context.layout.mount(incarnation)) as client:
+        client.ping()
+    return BranchRecord(
+        session_id=session.id,
+        name=branch_name,
+        incarnation=incarnation,
+        init_pid=pid,
+        head=checkpoint.id,
+        created_at=time.time(),
+    )
+
+
+def destroy_branch(
+    context: Context, session: SessionRecord, branch_name: str, *, wait: bool = True
+) -> None:
+    """End a branch and remove its unsaved state; its checkpoints stay."""
+    if branch_name == MAIN:
+        raise UsageError(
+            "the branch 'main' cannot be destroyed", hint=f"remove the whole session: waypoint cleanup {session.id}"
+        )
+    with _holding(context, session.id, branch_name, wait=wait):
+        branch = context.catalogue.branch(session.id, branch_name)
+        with context.operation(
+            "destroy", session.id, branch_name, old_incarnation=branch.incarnation
+        ) as operation:
+            with operation.timeline.step("remove"):
+                remove_branch(context, session.id, branch_name, branch.incarnation)
+            context.end(operation, OperationStatus.DONE)
+
+
+def cleanup_session(context: Context, session: SessionRecord, *, force: bool = False) -> None:
+    """Remove a session with all its branches and checkpoints.
+
+    A branch that another process works on makes this fail with Busy, unless ``force``.
+    """
+    with locked(context.session_lock(session.id), what=f"session {session.id}"):
+        if not force:
+            for branch in context.catalogue.branches(session.id):
+                lock = context.branch_lock(session.id, branch.name)
+                what = f"branch {branch.name!r} of session {session.id}"
+                with locked(lock, what=what, wait=False):
+                    pass
+        with context.operation("cleanup", session.id, "") as operation:
+            with operation.timeline.step("remove"):
+                remove_session(context, session.id)
+            context.end(operation, OperationStatus.DONE)
+        context.session_lock(session.id).unlink(missing_ok=True)
+
+
+def _running_branch(context: Context, session: SessionRecord, name: str) -> BranchRecord:
+    branch = context.catalogue.branch(session.id, name)
+    if not context.is_running(branch):
+        raise Broken(
+            f"branch {name!r} of session {session.id} is not running",
+            hint=f"bring a checkpoint back: waypoint restore {session.id}:{name} NAME",
+        )
+    return branch
+
+
+def _default_name(context: Context, session_id: str, kind: str) -> str:
+    while True:
+        name = f"{kind}-{context.catalogue.next_number(session_id)}"
+        if not context.catalogue.has_name(session_id, name):
+            return name
+
+
+def default_branch_names(context: Context, session_id: str, count: int) -> list[str]:
+    """Names for new branches that nobody has asked for by name."""
+    return [_default_name(context, session_id, "fork") for _ in range(count)]
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)

@@ -1,0 +1,181 @@
+"""Handles on what lives: a session, and a branch of it. They hold no state; the catalogue does."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from waypoint.errors import NotFound, UsageError
+from waypoint.model import MAIN, BranchRecord, CheckpointRecord, OperationRecord, SessionRecord, parse_name
+from waypoint.session import operations
+from waypoint.session.command import CommandResult, run_command
+from waypoint.session.context import Context
+from waypoint.store.lock import locked
+
+__all__ = ["Branch", "Session"]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One live environment of a session."""
+
+    session: "Session"
+    name: str
+
+    @property
+    def directory(self) -> Path:
+        """Where the host sees the branch's live files; the same path after a restore."""
+        return self.session.context.layout.live(self.session.id, self.name)
+
+    @property
+    def record(self) -> BranchRecord:
+        return self.session.context.catalogue.branch(self.session.id, self.name)
+
+    def is_running(self) -> bool:
+        return self.session.context.is_running(self.record)
+
+    def exec(
+        self,
+        command: str,
+        *,
+        timeout_s: float | None = None,
+        wait: bool = True,
+        on_output: Callable[[bytes], None] | None = None,
+    ) -> CommandResult:
+        """Run ``command`` in the branch's shell; its effects on the shell stay.
+
+        The exit code is the command's own. With ``on_output`` the output goes there as it comes and is not
+        collected. A second caller waits its turn, or gets Busy with ``wait=False``.
+        """
+        context, session_id = self.session.context, self.session.id
+        began = time.perf_counter()
+        where = f"branch {self.name!r} of session {session_id}"
+        context.catalogue.branch(session_id, self.name)  # a lock file is made only for what exists
+        with locked(context.terminal_lock(session_id, self.name, MAIN), what=where, wait=wait):
+            result = run_command(
+                lambda: context.connected(session_id, self.name),
+                MAIN,
+                command,
+                where=where,
+                timeout_s=timeout_s,
+                wait=wait,
+                on_output=on_output,
+            )
+        total_ms = (time.perf_counter() - began) * 1000
+        context.catalogue.record("exec", session_id, self.name, total_ms, result.phases_ms)
+        return result
+
+    def snapshot(self, name: str | None = None, *, wait: bool = True) -> CheckpointRecord:
+        """Save the branch as it is now; it runs on."""
+        return operations.snapshot_branch(
+            self.session.context, self.session.record, self.name, name, wait=wait
+        )
+
+    def restore(self, checkpoint: CheckpointRecord | str, *, wait: bool = True) -> CheckpointRecord:
+        """Make the branch that checkpoint again; what was not saved is gone."""
+        return operations.restore_branch(
+            self.session.context, self.session.record, self.name, _checkpoint_name(checkpoint), wait=wait
+        )
+
+    def destroy(self, *, wait: bool = True) -> None:
+        """End the branch; its checkpoints stay."""
+        operations.destroy_branch(self.session.context, self.session.record, self.name, wait=wait)
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A base, a tree of checkpoints, and live branches. Its verbs act on the branch ``main``."""
+
+    context: Context
+    record: SessionRecord
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def main(self) -> Branch:
+        return Branch(self, MAIN)
+
+    @property
+    def directory(self) -> Path:
+        return self.main.directory
+
+    def branch(self, name: str) -> Branch:
+        """A live branch by name. Raises NotFound."""
+        parse_name("branch", name)
+        self.context.catalogue.branch(self.id, name)
+        return Branch(self, name)
+
+    def branches(self) -> list[Branch]:
+        return [Branch(self, record.name) for record in self.context.catalogue.branches(self.id)]
+
+    def checkpoints(self) -> list[CheckpointRecord]:
+        """All checkpoints, oldest first."""
+        return self.context.catalogue.checkpoints(self.id)
+
+    def operations(self) -> list[OperationRecord]:
+        """All that was done, oldest first, with the time each step took."""
+        return self.context.catalogue.operations(self.id)
+
+    def exec(
+        self,
+        command: str,
+        *,
+        timeout_s: float | None = None,
+        wait: bool = True,
+        on_output: Callable[[bytes], None] | None = None,
+    ) -> CommandResult:
+        return self.main.exec(command, timeout_s=timeout_s, wait=wait, on_output=on_output)
+
+    def snapshot(self, name: str | None = None, *, wait: bool = True) -> CheckpointRecord:
+        return self.main.snapshot(name, wait=wait)
+
+    def restore(self, checkpoint: CheckpointRecord | str, *, wait: bool = True) -> CheckpointRecord:
+        return self.main.restore(checkpoint, wait=wait)
+
+    def fork(
+        self,
+        source: CheckpointRecord | Branch | str,
+        *,
+        n: int | None = None,
+        ids: list[str] | None = None,
+    ) -> list[Branch]:
+        """Make ``n`` live branches from a checkpoint, or from a live branch (which is saved first).
+
+        They are made at the same time, each whole or not at all. ``ids`` names them.
+        """
+        if ids is not None and n is not None and len(ids) != n:
+            raise UsageError(f"{n} branches but {len(ids)} names")
+        count = n if n is not None else len(ids) if ids is not None else 1
+        if not 1 <= count <= operations.FORKS_MAX:
+            raise UsageError(f"cannot make {count} branches at once (1 to {operations.FORKS_MAX})")
+        checkpoint = self._fork_source(source)
+        names = ids or operations.default_branch_names(self.context, self.id, count)
+        made = operations.fork_checkpoint(self.context, self.record, checkpoint, names)
+        return [Branch(self, record.name) for record in made]
+
+    def destroy(self, branch: str, *, wait: bool = True) -> None:
+        self.branch(branch).destroy(wait=wait)
+
+    def cleanup(self, *, force: bool = False) -> None:
+        """Remove the session with everything in it."""
+        operations.cleanup_session(self.context, self.record, force=force)
+
+    def _fork_source(self, source: CheckpointRecord | Branch | str) -> CheckpointRecord:
+        if isinstance(source, Branch):
+            return source.snapshot()
+        name = parse_name("checkpoint or branch", _checkpoint_name(source))
+        catalogue = self.context.catalogue
+        if any(record.name == name for record in catalogue.branches(self.id)):
+            return Branch(self, name).snapshot()
+        try:
+            return catalogue.checkpoint(self.id, name)
+        except NotFound as error:
+            raise NotFound(
+                "checkpoint or branch", name, hint=f"waypoint list {self.id} shows both"
+            ) from error
+
+
+def _checkpoint_name(checkpoint: CheckpointRecord | str) -> str:
+    return checkpoint if isinstance(checkpoint, str) else checkpoint.name

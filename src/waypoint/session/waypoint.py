@@ -1,0 +1,78 @@
+"""The way in: open a state directory, create and find sessions."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from waypoint.config import config_files, load_settings
+from waypoint.model import parse_name
+from waypoint.session import operations
+from waypoint.session.context import Context
+from waypoint.session.recovery import recover_abandoned
+from waypoint.session.session import Session
+from waypoint.shell.client import WindowSize
+from waypoint.store.bases import resolve_base
+
+__all__ = ["Waypoint", "open_waypoint"]
+
+
+def open_waypoint(state_dir: str | Path | None = None) -> "Waypoint":
+    """Open the state directory: the one given, or the one the environment and configuration file name."""
+    settings = load_settings(state_dir=state_dir, environ=os.environ, files=config_files(os.environ))
+    return Waypoint(settings.state_dir)
+
+
+class Waypoint:
+    """An open state directory; a context manager. Closing it ends nothing: sessions live on.
+
+    Opening settles whatever a process that died left undone.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        self.context = Context(state_dir)
+        try:
+            recover_abandoned(self.context)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> "Waypoint":
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _value: BaseException | None, _tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.context.catalogue.close()
+
+    def create(
+        self,
+        workspace: str | Path | None = None,
+        *,
+        base: str | Path | None = None,
+        name: str | None = None,
+        size: WindowSize = operations.DEFAULT_SIZE,
+        env: Mapping[str, str] | None = None,
+    ) -> Session:
+        """Create a session with a live branch ``main``.
+
+        ``workspace`` is the directory the shell starts in, copy-on-write: the real one is never changed. If
+        it is itself a root file system, it becomes the base. ``base`` is ``"host"`` (the default), a
+        directory, or the name of a base in the pool.
+        """
+        chosen, cwd = resolve_base(self.context.layout, workspace, base)
+        record = operations.create_session(
+            self.context, chosen, workspace=cwd, name=name, size=size, env=env
+        )
+        return Session(self.context, record)
+
+    def session(self, reference: str) -> Session:
+        """A session by id, name, or a prefix of its id. Raises NotFound."""
+        parse_name("session", reference)
+        return Session(self.context, self.context.catalogue.session(reference))
+
+    def sessions(self) -> list[Session]:
+        return [Session(self.context, record) for record in self.context.catalogue.sessions()]

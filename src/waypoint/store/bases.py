@@ -1,0 +1,93 @@
+"""From what the user says to a base: the host's root, a directory, or a base stored in the pool."""
+
+import os
+from pathlib import Path
+
+from waypoint.errors import NotFound, UsageError
+from waypoint.kernel.mounts import MountEntry, read_mounts
+from waypoint.model import Base, BaseKind, ExtraMount, parse_name
+from waypoint.store.layout import Layout
+
+__all__ = ["is_root_file_system", "resolve_base"]
+
+HOST = "host"
+_HOST_ROOT = Path("/")
+_OWN_TREES = ("/proc", "/sys", "/dev", "/run")  # a branch has its own
+# Other kinds (a boot partition's vfat, network and FUSE mounts, a container's own overlay) are shared only
+# when the session is to start there.
+_DISK_FILE_SYSTEMS = frozenset("bcachefs btrfs ext2 ext3 ext4 f2fs jfs reiserfs xfs zfs".split())
+
+
+def resolve_base(
+    layout: Layout, workspace: str | Path | None, base: str | Path | None
+) -> tuple[Base, str]:
+    """The base, and the directory inside it where the shell starts."""
+    directory = None if workspace is None else _existing_directory(workspace)
+    if base is None and directory is not None and is_root_file_system(directory):
+        return Base(kind=BaseKind.DIRECTORY, path=directory), "/"
+    if base is None or os.fspath(base) == HOST:
+        start = directory or Path.cwd()
+        return _host_base(layout, start), os.fspath(start)
+    if os.path.sep in os.fspath(base):
+        root = _existing_directory(base)
+        if not is_root_file_system(root):
+            raise UsageError(f"{root} is not a root file system", hint="it needs at least bin/sh and etc")
+    else:
+        root = layout.base(parse_name("base", os.fspath(base)))
+        if not root.is_dir():
+            raise NotFound("base", os.fspath(base), hint="use 'host' or the path of a root file system")
+    return Base(kind=BaseKind.DIRECTORY, path=root), "/" if workspace is None else os.fspath(workspace)
+
+
+def is_root_file_system(path: Path) -> bool:
+    """Whether a directory looks like the root of a system: it has a shell and an ``etc``."""
+    has_shell = any(os.path.lexists(path / shell) for shell in ("bin/sh", "usr/bin/sh"))
+    return path != _HOST_ROOT and has_shell and (path / "etc").is_dir()
+
+
+def _existing_directory(path: str | Path) -> Path:
+    resolved = Path(path).resolve()
+    if not resolved.is_dir():
+        raise NotFound("directory", os.fspath(path), hint="give the path of a directory that exists")
+    return resolved
+
+
+def _host_base(layout: Layout, start: Path) -> Base:
+    """The host's root. Its other file systems are not part of an overlay over ``/``: each gets one of its own."""
+    if os.path.samefile(layout.pool, _HOST_ROOT) or _device(layout.pool) == _device(_HOST_ROOT):
+        raise UsageError(
+            "the pool lies on the root file system, so the host's root cannot be a base",
+            hint="use --base DIR, or a state directory on another file system",
+        )
+    mounts = read_mounts()
+    chosen = [mount for mount in mounts if _matters(mount, layout, start, mounts)]
+    extra = tuple(ExtraMount(key=f"m{number}", path=mount.path) for number, mount in enumerate(chosen))
+    return Base(kind=BaseKind.HOST, path=_HOST_ROOT, extra_mounts=extra)
+
+
+def _matters(mount: MountEntry, layout: Layout, start: Path, mounts: list[MountEntry]) -> bool:
+    if mount.path == "/" or _is_below(mount.path, os.fspath(layout.state_dir)):
+        return False
+    if any(_is_below(mount.path, own) for own in _OWN_TREES):
+        if _is_below(os.fspath(start), mount.path) and mount is _holding(start, mounts):
+            raise UsageError(f"{start} is on {mount.path}, which a session does not share with the host")
+        return False
+    if mount is _holding(start, mounts):
+        return True
+    return mount.fstype in _DISK_FILE_SYSTEMS and os.path.isdir(mount.path)
+
+
+def _holding(path: Path, mounts: list[MountEntry]) -> MountEntry:
+    """The mount that ``path`` is on: the deepest, and of several at one place the last."""
+    return max(
+        (mount for mount in mounts if _is_below(os.fspath(path), mount.path)),
+        key=lambda mount: (len(mount.path), mounts.index(mount)),
+    )
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _device(path: Path) -> int:
+    return path.stat().st_dev

@@ -1,0 +1,358 @@
+"""The catalogue: sessions, branches, checkpoints and operations, in one SQLite file.
+
+A change is recorded as *begun* before the kernel is touched, and the rows that make its result visible are
+written together with its end in one transaction. So readers never see anything half-made, and what a crash
+left behind is found among the operations that are begun and whose lock nobody holds
+(:mod:`waypoint.session.recovery`).
+"""
+
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from waypoint.errors import AlreadyExists, CatalogueTooNew, NotFound
+from waypoint.model import (
+    Base,
+    BaseKind,
+    BranchRecord,
+    CheckpointRecord,
+    ExtraMount,
+    OperationRecord,
+    OperationStatus,
+    SessionRecord,
+)
+
+__all__ = ["Catalogue"]
+
+BUSY_TIMEOUT_S = 30.0
+SESSION_PREFIX_MIN = 4
+
+_MIGRATIONS = (
+    """
+    CREATE TABLE sessions (
+        id TEXT PRIMARY KEY, name TEXT UNIQUE, base_kind TEXT NOT NULL, base_path TEXT NOT NULL,
+        extra_mounts TEXT NOT NULL, workspace TEXT NOT NULL, created_at REAL NOT NULL,
+        is_open INTEGER NOT NULL, numbers_given INTEGER NOT NULL DEFAULT 0
+    ) STRICT;
+    CREATE TABLE checkpoints (
+        id TEXT PRIMARY KEY, session_id TEXT NOT NULL REFERENCES sessions(id), name TEXT NOT NULL,
+        parent TEXT REFERENCES checkpoints(id), branch TEXT NOT NULL, created_at REAL NOT NULL,
+        memory_bytes INTEGER NOT NULL, UNIQUE (session_id, name)
+    ) STRICT;
+    CREATE TABLE branches (
+        session_id TEXT NOT NULL REFERENCES sessions(id), name TEXT NOT NULL, incarnation TEXT NOT NULL UNIQUE,
+        init_pid INTEGER NOT NULL, head TEXT REFERENCES checkpoints(id), created_at REAL NOT NULL,
+        PRIMARY KEY (session_id, name)
+    ) STRICT;
+    CREATE TABLE operations (
+        id INTEGER PRIMARY KEY, kind TEXT NOT NULL, session_id TEXT NOT NULL, branch TEXT NOT NULL,
+        status TEXT NOT NULL, began_at REAL NOT NULL, total_ms REAL, incarnation TEXT, old_incarnation TEXT,
+        checkpoint TEXT, phases_ms TEXT NOT NULL DEFAULT '{}'
+    ) STRICT;
+    CREATE INDEX operations_open ON operations (id) WHERE status IN ('begun', 'published');
+    CREATE INDEX operations_of_session ON operations (session_id);
+    """,
+)
+
+
+class Catalogue:
+    """One connection, usable from several threads."""
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.RLock()
+        self._db = sqlite3.connect(
+            path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        self._db.row_factory = sqlite3.Row
+        # WAL: readers never wait for a writer. NORMAL: a commit survives our death but, at a power failure,
+        # the last ones may be missing; what they would have shown is then swept as unfinished.
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        self._db.execute("PRAGMA foreign_keys = ON")
+        self._migrate(path)
+
+    def _migrate(self, path: Path) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version > len(_MIGRATIONS):
+            raise CatalogueTooNew(
+                f"{path} has schema {version}, this version knows {len(_MIGRATIONS)}",
+                hint="use the newer version of waypoint that wrote it",
+            )
+        if version == len(_MIGRATIONS):
+            return
+        with self.transaction():
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()  # another process may have won
+            for number in range(version, len(_MIGRATIONS)):
+                for statement in _MIGRATIONS[number].split(";"):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {number + 1}")
+
+    def close(self) -> None:
+        self._db.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All writes of the block become visible together, or none."""
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def _rows(self, query: str, *values: object) -> list[sqlite3.Row]:
+        with self._lock:
+            return self._db.execute(query, values).fetchall()
+
+    def _write(self, query: str, *values: object) -> int:
+        with self._lock:
+            return self._db.execute(query, values).lastrowid or 0
+
+    # -- sessions
+
+    def add_session(self, session: SessionRecord) -> None:
+        try:
+            self._write(
+                "INSERT INTO sessions (id, name, base_kind, base_path, extra_mounts, workspace, created_at,"
+                " is_open) VALUES (?, ?, ?, ?, ?, ?, ?, 1)",
+                session.id,
+                session.name,
+                session.base.kind,
+                str(session.base.path),
+                json.dumps([[mount.key, mount.path] for mount in session.base.extra_mounts]),
+                session.workspace,
+                session.created_at,
+            )
+        except sqlite3.IntegrityError as error:
+            raise AlreadyExists("session", session.name or session.id) from error
+
+    def sessions(self) -> list[SessionRecord]:
+        return [_session(row) for row in self._rows("SELECT * FROM sessions ORDER BY created_at, id")]
+
+    def session(self, reference: str) -> SessionRecord:
+        """By id, by name, or by a prefix of the id that only one session has."""
+        rows = self._rows("SELECT * FROM sessions WHERE id = ? OR name = ?", reference, reference)
+        if not rows and len(reference) >= SESSION_PREFIX_MIN:
+            rows = self._rows("SELECT * FROM sessions WHERE substr(id, 1, ?) = ?", len(reference), reference)
+        if len(rows) != 1:
+            raise NotFound("session", reference, hint="waypoint list shows the sessions")
+        return _session(rows[0])
+
+    def close_session(self, session_id: str) -> None:
+        """From here on nothing can be added to the session; its removal has begun."""
+        self._write("UPDATE sessions SET is_open = 0 WHERE id = ?", session_id)
+
+    def forget_session(self, session_id: str) -> None:
+        with self.transaction():
+            self._write("DELETE FROM branches WHERE session_id = ?", session_id)
+            self._write("DELETE FROM checkpoints WHERE session_id = ?", session_id)
+            self._write("DELETE FROM sessions WHERE id = ?", session_id)
+
+    def next_number(self, session_id: str) -> int:
+        """A number for a default name, never given twice in a session."""
+        rows = self._rows(
+            "UPDATE sessions SET numbers_given = numbers_given + 1 WHERE id = ? RETURNING numbers_given", session_id
+        )
+        return int(rows[0][0])
+
+    # -- branches
+
+    def put_branch(self, branch: BranchRecord) -> None:
+        """Insert a branch, or give an existing one its new incarnation and head."""
+        self._write(
+            "INSERT INTO branches (session_id, name, incarnation, init_pid, head, created_at)"
+            " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, name) DO UPDATE SET"
+            " incarnation = excluded.incarnation, init_pid = excluded.init_pid, head = excluded.head",
+            branch.session_id,
+            branch.name,
+            branch.incarnation,
+            branch.init_pid,
+            branch.head,
+            branch.created_at,
+        )
+
+    def set_head(self, session_id: str, branch: str, checkpoint_id: str) -> None:
+        self._write(
+            "UPDATE branches SET head = ? WHERE session_id = ? AND name = ?", checkpoint_id, session_id, branch
+        )
+
+    def remove_branch(self, session_id: str, name: str) -> None:
+        self._write("DELETE FROM branches WHERE session_id = ? AND name = ?", session_id, name)
+
+    def branches(self, session_id: str) -> list[BranchRecord]:
+        rows = self._rows("SELECT * FROM branches WHERE session_id = ? ORDER BY created_at, name", session_id)
+        return [_branch(row) for row in rows]
+
+    def branch(self, session_id: str, name: str) -> BranchRecord:
+        rows = self._rows("SELECT * FROM branches WHERE session_id = ? AND name = ?", session_id, name)
+        if not rows:
+            raise NotFound("branch", name, hint=f"waypoint list {session_id} shows the branches")
+        return _branch(rows[0])
+
+    # -- checkpoints
+
+    def add_checkpoint(self, checkpoint: CheckpointRecord) -> None:
+        try:
+            self._write(
+                "INSERT INTO checkpoints (id, session_id, name, parent, branch, created_at, memory_bytes)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                checkpoint.id,
+                checkpoint.session_id,
+                checkpoint.name,
+                checkpoint.parent,
+                checkpoint.branch,
+                checkpoint.created_at,
+                checkpoint.memory_bytes,
+            )
+        except sqlite3.IntegrityError as error:
+            raise AlreadyExists("checkpoint", checkpoint.name) from error
+
+    def checkpoints(self, session_id: str) -> list[CheckpointRecord]:
+        rows = self._rows("SELECT * FROM checkpoints WHERE session_id = ? ORDER BY created_at, id", session_id)
+        return [_checkpoint(row) for row in rows]
+
+    def checkpoint(self, session_id: str, name: str) -> CheckpointRecord:
+        rows = self._rows("SELECT * FROM checkpoints WHERE session_id = ? AND name = ?", session_id, name)
+        if not rows:
+            raise NotFound("checkpoint", name, hint=f"waypoint list {session_id} shows the checkpoints")
+        return _checkpoint(rows[0])
+
+    def has_name(self, session_id: str, name: str) -> bool:
+        """Whether a branch or a checkpoint of the session has this name; they share one set of names."""
+        return bool(
+            self._rows(
+                "SELECT 1 FROM branches WHERE session_id = ?1 AND name = ?2"
+                " UNION SELECT 1 FROM checkpoints WHERE session_id = ?1 AND name = ?2",
+                session_id,
+                name,
+            )
+        )
+
+    # -- operations
+
+    def begin(
+        self,
+        kind: str,
+        session_id: str,
+        branch: str,
+        *,
+        incarnation: str | None = None,
+        old_incarnation: str | None = None,
+        checkpoint: str | None = None,
+    ) -> int:
+        """Record that an operation starts now, and what it is about to make or remove."""
+        return self._write(
+            "INSERT INTO operations (kind, session_id, branch, status, began_at, incarnation, old_incarnation,"
+            " checkpoint) VALUES (?, ?, ?, 'begun', ?, ?, ?, ?)",
+            kind,
+            session_id,
+            branch,
+            time.time(),
+            incarnation,
+            old_incarnation,
+            checkpoint,
+        )
+
+    def end(
+        self,
+        operation: int,
+        status: OperationStatus,
+        *,
+        total_ms: float | None = None,
+        phases_ms: dict[str, float] | None = None,
+    ) -> None:
+        self._write(
+            "UPDATE operations SET status = ?, total_ms = ?, phases_ms = ? WHERE id = ?",
+            status,
+            total_ms,
+            json.dumps(phases_ms or {}),
+            operation,
+        )
+
+    def record(self, kind: str, session_id: str, branch: str, total_ms: float, phases_ms: dict[str, float]) -> None:
+        """An operation that changes nothing on the host, such as a command: recorded when it is over."""
+        self._write(
+            "INSERT INTO operations (kind, session_id, branch, status, began_at, total_ms, phases_ms)"
+            " VALUES (?, ?, ?, 'done', ?, ?, ?)",
+            kind,
+            session_id,
+            branch,
+            time.time() - total_ms / 1000,
+            total_ms,
+            json.dumps(phases_ms),
+        )
+
+    def unfinished(self) -> list[OperationRecord]:
+        rows = self._rows("SELECT * FROM operations WHERE status IN ('begun', 'published') ORDER BY id")
+        return [_operation(row) for row in rows]
+
+    def operation(self, operation: int) -> OperationRecord:
+        return _operation(self._rows("SELECT * FROM operations WHERE id = ?", operation)[0])
+
+    def newest_operation(self) -> int:
+        """The number of the newest operation, to tell later ones by."""
+        return int(self._rows("SELECT coalesce(max(id), 0) FROM operations")[0][0])
+
+    def operations_after(self, operation: int) -> list[OperationRecord]:
+        return [_operation(row) for row in self._rows("SELECT * FROM operations WHERE id > ? ORDER BY id", operation)]
+
+    def operations(self, session_id: str) -> list[OperationRecord]:
+        rows = self._rows("SELECT * FROM operations WHERE session_id = ? ORDER BY id", session_id)
+        return [_operation(row) for row in rows]
+
+
+def _session(row: sqlite3.Row) -> SessionRecord:
+    mounts = tuple(ExtraMount(key=key, path=path) for key, path in json.loads(row["extra_mounts"]))
+    return SessionRecord(
+        id=row["id"],
+        name=row["name"],
+        base=Base(kind=BaseKind(row["base_kind"]), path=Path(row["base_path"]), extra_mounts=mounts),
+        workspace=row["workspace"],
+        created_at=row["created_at"],
+        is_open=bool(row["is_open"]),
+    )
+
+
+def _branch(row: sqlite3.Row) -> BranchRecord:
+    return BranchRecord(
+        session_id=row["session_id"],
+        name=row["name"],
+        incarnation=row["incarnation"],
+        init_pid=row["init_pid"],
+        head=row["head"],
+        created_at=row["created_at"],
+    )
+
+
+def _checkpoint(row: sqlite3.Row) -> CheckpointRecord:
+    return CheckpointRecord(
+        id=row["id"],
+        session_id=row["session_id"],
+        name=row["name"],
+        parent=row["parent"],
+        branch=row["branch"],
+        created_at=row["created_at"],
+        memory_bytes=row["memory_bytes"],
+    )
+
+
+def _operation(row: sqlite3.Row) -> OperationRecord:
+    return OperationRecord(
+        id=row["id"],
+        kind=row["kind"],
+        session_id=row["session_id"],
+        branch=row["branch"],
+        status=OperationStatus(row["status"]),
+        began_at=row["began_at"],
+        total_ms=row["total_ms"],
+        incarnation=row["incarnation"],
+        old_incarnation=row["old_incarnation"],
+        checkpoint=row["checkpoint"],
+        phases_ms=json.loads(row["phases_ms"]),
+    )

@@ -1,0 +1,79 @@
+"""Every path on disk, as properties of one class. ``docs/on-disk-format.md`` describes them."""
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Layout", "new_id"]
+
+
+def new_id(nbytes: int = 6) -> str:
+    """A fresh random id, as hexadecimal digits."""
+    return secrets.token_hex(nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The state directory."""
+
+    state_dir: Path
+
+    @property
+    def catalogue(self) -> Path:
+        return self.state_dir / "catalogue.db"
+
+    @property
+    def pool(self) -> Path:
+        return self.state_dir / "pool"
+
+    @property
+    def criu_prefix(self) -> Path:
+        return self.state_dir / "criu"
+
+    @property
+    def host_facts(self) -> Path:
+        """What set-up found out about this host: CRIU's command and version."""
+        return self.state_dir / "host.json"
+
+    @property
+    def kdat(self) -> Path:
+        """CRIU's knowledge of the kernel that is running now."""
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return self.state_dir / f"criu-{boot}.kdat"
+
+    def lock(self, name: str) -> Path:
+        return self.state_dir / "locks" / name
+
+    def work(self, name: str) -> Path:
+        """Logs of one run of CRIU; kept only when it failed."""
+        return self.state_dir / "work" / name
+
+    def session(self, session_id: str) -> Path:
+        return self.state_dir / "sessions" / session_id
+
+    def live(self, session_id: str, branch: str) -> Path:
+        """The link that people follow to the live files of a branch; stable across restores."""
+        return self.session(session_id) / branch
+
+    def mount(self, incarnation: str) -> Path:
+        return self.state_dir / "mnt" / incarnation
+
+    def layer(self, incarnation: str) -> Path:
+        """The branch's own changes: ``upper`` and ``work`` of its overlay."""
+        return self.pool / "branches" / incarnation
+
+    def checkpoint(self, checkpoint_id: str) -> Path:
+        return self.pool / "checkpoints" / checkpoint_id
+
+    def checkpoint_layer(self, checkpoint_id: str) -> Path:
+        return self.checkpoint(checkpoint_id) / "files"
+
+    def images(self, checkpoint_id: str) -> Path:
+        return self.checkpoint(checkpoint_id) / "images"
+
+    def init_copy(self, digest: str) -> Path:
+        """Our init as it is put into branches; on the pool so that each copy is only a reference."""
+        return self.pool / "init" / digest
+
+    def base(self, name: str) -> Path:
+        return self.pool / "bases" / name

@@ -1,0 +1,225 @@
+"""The pool on the real kernel: loop file, mount, growth, reboot, and nothing left behind."""
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from waypoint.errors import StoreError
+from waypoint.kernel import loop
+from waypoint.kernel.btrfs import create_subvolume
+from waypoint.kernel.filesystem import make_btrfs, make_sparse_file
+from waypoint.kernel.loop import attached_loop, find_loop
+from waypoint.kernel.process import run_tool
+from waypoint.kernel.syscalls import mount, unmount
+from waypoint.store import pool as pool_module
+from waypoint.store.pool import Pool, PoolKind, create_pool, open_pool, pool_usage, resize_pool, unmount_pool
+from waypoint.store.pool_record import record_path
+
+pytestmark = pytest.mark.kernel
+
+MIB = 1 << 20
+SIZE = 512 * MIB
+
+
+def say_nothing(_: str) -> None:
+    pass
+
+
+def mounts_under(place: Path) -> list[str]:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return [line for line in lines if line.split(" ")[4].startswith(os.fspath(place))]
+
+
+def loops_under(place: Path) -> list[str]:
+    backing = [path.read_text().strip() for path in Path("/sys/block").glob("loop*/loop/backing_file")]
+    return [path for path in backing if path.startswith(os.fspath(place))]
+
+
+@pytest.fixture
+def state_dir(tmp_path: Path) -> Iterator[Path]:
+    """A state directory; the test fails if it leaves a mount or a loop device of it behind."""
+    if os.geteuid() != 0:
+        pytest.fail("kernel tests need root")
+    state = tmp_path / "state"
+    yield state
+    unmount_pool(state)
+    assert mounts_under(tmp_path) == []
+    assert loops_under(tmp_path) == []
+
+
+@pytest.fixture
+def pool(state_dir: Path) -> Pool:
+    return create_pool(state_dir, size_bytes=SIZE, progress=say_nothing)
+
+
+def test_a_new_pool_is_a_private_btrfs_on_a_sparse_file_and_the_choice_is_told(state_dir: Path) -> None:
+    said: list[str] = []
+    pool = create_pool(state_dir, size_bytes=SIZE, progress=said.append)
+    assert pool.kind is PoolKind.LOOP
+    assert pool.image.stat().st_blocks * 512 < 16 * MIB
+    assert pool.root.stat().st_mode & 0o777 == 0o700
+    assert "btrfs-loop" in said[-1]
+    create_subvolume(pool.root / "live")
+    recorded = json.loads(record_path(state_dir).read_text())
+    assert (recorded["kind"], recorded["size_bytes"], recorded["uuid"]) == ("btrfs-loop", SIZE, pool.uuid)
+
+
+def test_the_loop_device_bypasses_the_page_cache_and_frees_itself(pool: Pool) -> None:
+    device = find_loop(pool.image)
+    assert device is not None
+    facts = Path("/sys/block") / device.name / "loop"
+    assert (facts / "dio").read_text().strip() == "1"
+    assert (facts / "autoclear").read_text().strip() == "1"
+
+
+def test_set_up_twice_keeps_the_pool_and_what_is_in_it(pool: Pool) -> None:
+    (pool.root / "note").write_text("kept")
+    said: list[str] = []
+    again = create_pool(pool.state_dir, size_bytes=2 * SIZE, progress=said.append)
+    assert again == pool
+    assert (pool.root / "note").read_text() == "kept"
+    assert "waypoint pool resize" in said[0]
+
+
+def test_after_a_reboot_the_pool_is_mounted_again_with_what_was_in_it(pool: Pool) -> None:
+    (pool.root / "note").write_text("kept")
+    unmount_pool(pool.state_dir)
+    assert not (pool.root / "note").exists()
+    assert find_loop(pool.image) is None
+    assert open_pool(pool.state_dir) == pool
+    assert (pool.root / "note").read_text() == "kept"
+
+
+def test_many_openers_after_a_reboot_mount_it_once(pool: Pool) -> None:
+    unmount_pool(pool.state_dir)
+    threads = [threading.Thread(target=open_pool, args=(pool.state_dir,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(mounts_under(pool.state_dir)) == 1
+    assert len(loops_under(pool.state_dir)) == 1
+
+
+def test_a_pool_grows_while_it_is_in_use(pool: Pool) -> None:
+    with (pool.root / "open").open("w") as stream:
+        grown = resize_pool(pool, 2 * SIZE)
+        stream.write("still writable")
+    assert pool_usage(grown).total_bytes == 2 * SIZE
+    assert open_pool(pool.state_dir) == grown
+    unmount_pool(pool.state_dir)
+    assert pool_usage(open_pool(pool.state_dir)).total_bytes == 2 * SIZE
+
+
+def test_a_pool_does_not_shrink(pool: Pool) -> None:
+    with pytest.raises(StoreError, match="cannot shrink"):
+        resize_pool(pool, SIZE // 2)
+    assert pool.image.stat().st_size == SIZE
+    assert pool_usage(pool).total_bytes == SIZE
+
+
+def test_usage_follows_what_is_written(pool: Pool) -> None:
+    before = pool_usage(pool)
+    (pool.root / "big").write_bytes(os.urandom(32 * MIB))
+    os.sync()
+    after = pool_usage(pool)
+    assert after.used_bytes - before.used_bytes >= 32 * MIB
+    assert after.free_bytes < before.free_bytes
+
+
+def test_a_pool_with_an_open_file_is_not_unmounted(pool: Pool) -> None:
+    with (
+        (pool.root / "open").open("w"),
+        pytest.raises(StoreError, match="in use"),
+    ):
+        unmount_pool(pool.state_dir)
+    assert open_pool(pool.state_dir) == pool
+    assert len(mounts_under(pool.state_dir)) == 1
+
+
+def test_a_pool_under_a_live_overlay_is_not_unmounted(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "RELEASE_TIMEOUT_S", 0.1)
+    upper, work, merged = pool.root / "upper", pool.root / "work", tmp_path / "merged"
+    for path in (upper, work, merged):
+        path.mkdir()
+    mount("overlay", merged, "overlay", 0, f"lowerdir=/etc,upperdir={upper},workdir={work}")
+    try:
+        with pytest.raises(StoreError, match="in use"):
+            unmount_pool(pool.state_dir)
+        assert (pool.root / "upper").is_dir(), "it is mounted as before"
+        assert len(loops_under(pool.state_dir)) == 1
+    finally:
+        unmount(merged)
+
+
+def test_a_set_up_that_was_cut_short_is_continued_and_nothing_is_formatted_again(pool: Pool) -> None:
+    (pool.root / "note").write_text("kept")
+    unmount_pool(pool.state_dir)
+    record_path(pool.state_dir).unlink()
+    (pool.state_dir / "pool.img.new").write_text("half-made")
+    again = create_pool(pool.state_dir, size_bytes=2 * SIZE, progress=say_nothing)
+    assert again == pool
+    assert (pool.root / "note").read_text() == "kept"
+
+
+def test_a_foreign_file_in_the_pools_place_is_left_alone(state_dir: Path) -> None:
+    state_dir.mkdir()
+    image = state_dir / "pool.img"
+    make_sparse_file(image, SIZE)
+    make_btrfs(image, "someone-elses")
+    with pytest.raises(StoreError, match="not a pool of ours"):
+        create_pool(state_dir, size_bytes=SIZE, progress=say_nothing)
+    assert image.stat().st_size == SIZE
+
+
+def test_a_size_too_small_is_refused_before_anything_is_made(state_dir: Path) -> None:
+    with pytest.raises(StoreError, match="too few"):
+        create_pool(state_dir, size_bytes=MIB, progress=say_nothing)
+    assert not (state_dir / "pool.img").exists()
+
+
+def test_without_loop_devices_the_pool_is_a_directory_and_this_is_told(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> Path:
+        raise PermissionError(1, "Operation not permitted", "/dev/loop-control")
+
+    monkeypatch.setattr(loop, "_free_device", refuse)
+    said: list[str] = []
+    pool = create_pool(state_dir, size_bytes=SIZE, progress=said.append)
+    assert pool.kind is PoolKind.DIRECTORY
+    assert any("checkpoints will copy changed files" in line for line in said)
+    assert not pool.image.exists()
+    assert open_pool(state_dir) == pool
+
+
+def test_on_a_btrfs_of_its_own_the_state_directory_gets_a_subvolume(state_dir: Path, tmp_path: Path) -> None:
+    image, disk = tmp_path / "disk.img", tmp_path / "disk"
+    make_sparse_file(image, SIZE)
+    make_btrfs(image, "disk")
+    disk.mkdir()
+    with attached_loop(image, direct_io=False) as device:
+        mount(os.fspath(device), disk, "btrfs")
+    try:
+        pool = create_pool(disk / "state", progress=say_nothing)
+        assert pool.kind is PoolKind.NATIVE
+        assert not pool.image.exists()
+        assert run_tool(["btrfs", "subvolume", "show", os.fspath(pool.root)], timeout_s=10).status == 0
+        unmount_pool(disk / "state")
+        assert open_pool(disk / "state") == pool
+    finally:
+        unmount(disk)
+
+
+def test_a_device_that_nothing_mounted_is_free_after_the_block(tmp_path: Path) -> None:
+    image = tmp_path / "disk.img"
+    make_sparse_file(image, SIZE)
+    with attached_loop(image, direct_io=False) as device:
+        assert find_loop(image) == device
+    assert find_loop(image) is None

@@ -1,0 +1,100 @@
+"""The probe answers every question, quickly, and leaves nothing behind."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from waypoint.errors import AbilityMissing
+from waypoint.kernel import probe
+from waypoint.kernel.probe import Ability, can_checkpoint, probe_host
+from waypoint.kernel.provision import CriuBuild
+
+
+def by_name(abilities: list[Ability]) -> dict[str, Ability]:
+    return {ability.name: ability for ability in abilities}
+
+
+def working_criu(tmp_path: Path, status: int = 0, version: str = "4.1.1") -> CriuBuild:
+    """A stand-in whose ``check`` ends with ``status``."""
+    program = tmp_path / f"criu-{status}"
+    program.write_text(f"#!/bin/sh\nexit {status}\n")
+    program.chmod(0o755)
+    return CriuBuild(command=(str(program),), version=version, origin="prefix")
+
+
+def test_every_ability_says_what_was_found_why_it_matters_and_how_to_get_it(tmp_path: Path) -> None:
+    abilities = probe_host(None, tmp_path)
+    assert len({ability.name for ability in abilities}) == len(abilities)
+    for ability in abilities:
+        assert ability.detail, ability.name
+        assert ability.why, ability.name
+        assert ability.remedy, ability.name
+
+
+def test_without_criu_nothing_can_be_checkpointed(tmp_path: Path) -> None:
+    abilities = probe_host(None, tmp_path)
+    assert not by_name(abilities)["CRIU"].found
+    assert by_name(abilities)["CRIU"].remedy == "waypoint setup"
+    assert not can_checkpoint(abilities)
+
+
+@pytest.mark.parametrize(
+    ("status", "version", "found", "told"),
+    [(0, "4.1.1", True, "4.1.1"), (1, "4.1.1", False, "check fails"), (0, "3.17.1", False, "too old")],
+)
+def test_criu_counts_only_if_it_is_new_enough_and_its_check_passes(
+    tmp_path: Path, status: int, version: str, found: bool, told: str
+) -> None:
+    ability = by_name(probe_host(working_criu(tmp_path, status, version), tmp_path))["CRIU"]
+    assert ability.found is found
+    assert told in ability.detail
+
+
+def test_a_missing_option_does_not_stop_checkpoints_but_a_missing_need_does() -> None:
+    def ability(*, found: bool, required: bool) -> Ability:
+        return Ability(name="x", found=found, required=required, detail="d", why="w", remedy="r")
+
+    assert can_checkpoint([ability(found=True, required=True), ability(found=False, required=False)])
+    assert not can_checkpoint([ability(found=False, required=True)])
+
+
+def test_a_host_without_cgroup_v2_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nowhere() -> Path:
+        raise AbilityMissing("cgroup v2 is not mounted")
+
+    monkeypatch.setattr(probe, "find_cgroup2", nowhere)
+    abilities = by_name(probe_host(None, tmp_path))
+    for name in ("cgroup v2 freeze", "cgroup v2 kill"):
+        assert not abilities[name].found
+        assert abilities[name].detail == "cgroup v2 is not mounted"
+
+
+def test_files_are_looked_for_in_a_cgroup_that_is_gone_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "find_cgroup2", lambda: tmp_path)
+    abilities = by_name(probe_host(None, tmp_path))
+    assert not abilities["cgroup v2 kill"].found, "a plain directory has no cgroup.kill"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_state_directory_need_not_exist_yet(tmp_path: Path) -> None:
+    ability = by_name(probe_host(None, tmp_path / "not" / "yet"))["free space"]
+    assert str(tmp_path) in ability.detail
+    assert not (tmp_path / "not").exists()
+
+
+def test_a_full_disk_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "MIN_FREE_BYTES", 1 << 60)
+    assert not by_name(probe_host(None, tmp_path))["free space"].found
+
+
+def test_probing_is_quick(tmp_path: Path) -> None:
+    criu = working_criu(tmp_path)
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        probe_host(criu, tmp_path)
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.3
