@@ -1,5 +1,7 @@
 """What every operation of the engine works with on this host."""
 
+import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,4 +23,6 @@ class Platform:
     cgroup2: Path
 
     def cgroup(self, incarnation: str) -> Cgroup:
-        return Cgroup(self.cgroup2 / f"waypoint.{incarnation}")
+        """The cgroup of an incarnation; its name also tells which state directory it belongs to."""
+        tag = hashlib.sha256(os.fsencode(self.layout.state_dir)).hexdigest()[:8]
+        return Cgroup(self.cgroup2 / f"waypoint-{tag}.{incarnation}")

@@ -46,7 +46,7 @@ def prepare_host(
     layout = Layout(state_dir)
     state_dir.mkdir(parents=True, exist_ok=True)
     state_dir.chmod(0o700)  # checkpoints hold the memory of processes
-    for directory in (layout.lock(""), layout.work(""), layout.state_dir / "mnt"):
+    for directory in (layout.lock(""), layout.work(""), layout.mount(""), layout.session("")):
         directory.mkdir(exist_ok=True)
     criu = find_criu(state_dir)
     if criu is None:

@@ -63,6 +63,7 @@ class Waypoint:
         it is itself a root file system, it becomes the base. ``base`` is ``"host"`` (the default), a
         directory, or the name of a base in the pool.
         """
+        _ = self.context.platform  # mounts the pool if need be, which choosing a base looks at
         chosen, cwd = resolve_base(self.context.layout, workspace, base)
         record = operations.create_session(
             self.context, chosen, workspace=cwd, name=name, size=size, env=env

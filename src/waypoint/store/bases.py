@@ -68,6 +68,8 @@ def _host_base(layout: Layout, start: Path) -> Base:
 def _matters(mount: MountEntry, layout: Layout, start: Path, mounts: list[MountEntry]) -> bool:
     if mount.path == "/" or _is_below(mount.path, os.fspath(layout.state_dir)):
         return False
+    if os.path.exists(os.path.join(os.path.dirname(mount.path), "pool.json")):  # another state directory's pool
+        return False
     if any(_is_below(mount.path, own) for own in _OWN_TREES):
         if _is_below(os.fspath(start), mount.path) and mount is _holding(start, mounts):
             raise UsageError(f"{start} is on {mount.path}, which a session does not share with the host")

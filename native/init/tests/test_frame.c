@@ -1,0 +1,212 @@
+#include "../frame.h"
+#include "../request.h"
+#include "check.h"
+
+#include <errno.h>
+#include <string.h>
+
+static struct request request;
+
+/* Parses a copy of exactly `len` bytes, so that the sanitizer sees any byte read beyond. */
+static int parse_copy(const uint8_t *data, size_t len, struct frame *frame, uint8_t **copy)
+{
+	*copy = malloc(len ? len : 1);
+	memcpy(*copy, data, len);
+	return frame_parse(*copy, len, FRAME_REQUEST_MAX, frame);
+}
+
+static size_t encode_open(uint8_t *buf, size_t cap, const char *name, const char *program)
+{
+	struct writer w = {.buf = buf, .cap = cap};
+
+	frame_begin(&w, REQ_OPEN);
+	put_str(&w, name, (uint32_t)strlen(name));
+	put_u16(&w, 24);
+	put_u16(&w, 80);
+	put_u32(&w, 1000);
+	put_u32(&w, 100);
+	put_str(&w, "/srv", 4);
+	put_str(&w, "rc\0binary", 9);
+	put_str(&w, " . cmd\n", 7);
+	put_u32(&w, 3);
+	put_str(&w, program, (uint32_t)strlen(program));
+	put_str(&w, "", 0);
+	put_str(&w, "-i", 2);
+	put_u32(&w, 1);
+	put_str(&w, "A=b", 3);
+	CHECK(frame_end(&w) == 0);
+	return w.len;
+}
+
+static void numbers_survive_a_round_trip(void)
+{
+	uint8_t buf[64];
+	struct writer w = {.buf = buf, .cap = sizeof(buf)};
+	struct frame frame;
+	struct bytes text;
+
+	frame_begin(&w, 0x42);
+	put_u8(&w, 0xfe);
+	put_u16(&w, 0xfedc);
+	put_u32(&w, 0xfedcba98);
+	put_u64(&w, 0xfedcba9876543210);
+	put_str(&w, "hey", 3);
+	CHECK(frame_end(&w) == 0);
+	CHECK(buf[0] == w.len - 4 && buf[1] == 0 && buf[4] == 0x42 && buf[6] == 0xdc);
+	CHECK(frame_parse(buf, w.len, FRAME_REPLY_MAX, &frame) == 1);
+	CHECK(frame.kind == 0x42 && frame.size == w.len);
+	CHECK(read_u8(&frame.body) == 0xfe);
+	CHECK(read_u16(&frame.body) == 0xfedc);
+	CHECK(read_u32(&frame.body) == 0xfedcba98);
+	CHECK(read_u64(&frame.body) == 0xfedcba9876543210);
+	text = read_str(&frame.body);
+	CHECK(text.len == 3 && memcmp(text.data, "hey", 3) == 0);
+	CHECK(!frame.body.bad && frame.body.left == 0);
+	CHECK(read_u8(&frame.body) == 0 && frame.body.bad);
+}
+
+static void an_open_request_is_decoded_in_place(void)
+{
+	uint8_t buf[256];
+	size_t len = encode_open(buf, sizeof(buf), "main", "/bin/sh");
+	struct frame frame;
+	uint8_t *copy;
+
+	CHECK(parse_copy(buf, len, &frame, &copy) == 1);
+	CHECK(request_parse(&frame, &request) == 0);
+	CHECK(request.name.len == 4 && memcmp(request.name.data, "main", 4) == 0);
+	CHECK(request.rows == 24 && request.cols == 80);
+	CHECK(request.open.uid == 1000 && request.open.gid == 100);
+	CHECK(strcmp(request.open.cwd, "/srv") == 0);
+	CHECK(request.open.rc.len == 9 && memcmp(request.open.rc.data, "rc\0binary", 9) == 0);
+	CHECK(strcmp(request.open.argv[0], "/bin/sh") == 0);
+	CHECK(strcmp(request.open.argv[1], "") == 0);
+	CHECK(strcmp(request.open.argv[2], "-i") == 0 && !request.open.argv[3]);
+	CHECK(strcmp(request.open.env[0], "A=b") == 0 && !request.open.env[1]);
+	free(copy);
+}
+
+static void a_frame_cut_at_any_byte_only_asks_for_more(void)
+{
+	uint8_t buf[256];
+	size_t len = encode_open(buf, sizeof(buf), "main", "/bin/sh");
+	struct frame frame;
+	uint8_t *copy;
+
+	for (size_t cut = 0; cut < len; cut++) {
+		CHECK(parse_copy(buf, cut, &frame, &copy) == 0);
+		free(copy);
+	}
+}
+
+static void a_body_cut_at_any_byte_is_malformed(void)
+{
+	uint8_t buf[256];
+	size_t len = encode_open(buf, sizeof(buf), "main", "/bin/sh");
+	struct frame frame;
+	uint8_t *copy;
+
+	for (size_t cut = 5; cut < len; cut++) {
+		buf[0] = (uint8_t)(cut - 4);
+		CHECK(parse_copy(buf, cut, &frame, &copy) == 1);
+		CHECK(request_parse(&frame, &request) == -EBADMSG);
+		free(copy);
+	}
+}
+
+static void hostile_lengths_are_refused(void)
+{
+	uint8_t zero[] = {0, 0, 0, 0};
+	uint8_t huge[] = {0xff, 0xff, 0xff, 0xff};
+	uint8_t over[] = {1, 0, 0x11, 0};
+	uint8_t most[] = {0, 0, 0x11, 0};
+	uint8_t inner[] = {9, 0, 0, 0, REQ_CLOSE, 0xff, 0xff, 0xff, 0xff, 'm', 'a', 'i', 'n'};
+	struct frame frame;
+
+	CHECK(frame_parse(zero, 4, FRAME_REQUEST_MAX, &frame) == -EBADMSG);
+	CHECK(frame_parse(huge, 4, FRAME_REQUEST_MAX, &frame) == -EMSGSIZE);
+	CHECK(frame_parse(over, 4, FRAME_REQUEST_MAX, &frame) == -EMSGSIZE);
+	CHECK(frame_parse(most, 4, FRAME_REQUEST_MAX, &frame) == 0);
+	CHECK(frame_parse(inner, sizeof(inner), FRAME_REQUEST_MAX, &frame) == 1);
+	CHECK(request_parse(&frame, &request) == -EBADMSG);
+}
+
+static void list_counts_beyond_the_limit_are_refused_by_name(void)
+{
+	uint8_t buf[256];
+	struct writer w = {.buf = buf, .cap = sizeof(buf)};
+	struct frame frame;
+
+	frame_begin(&w, REQ_OPEN);
+	put_str(&w, "main", 4);
+	put_u32(&w, 0);
+	put_u64(&w, 0);
+	put_str(&w, "/", 1);
+	put_str(&w, "", 0);
+	put_str(&w, "x\n", 2);
+	put_u32(&w, 0xffffffff);
+	CHECK(frame_end(&w) == 0);
+	CHECK(frame_parse(buf, w.len, FRAME_REQUEST_MAX, &frame) == 1);
+	CHECK(request_parse(&frame, &request) == -E2BIG);
+}
+
+static int parse_open_of(const char *name, const char *program)
+{
+	uint8_t buf[512];
+	size_t len = encode_open(buf, sizeof(buf), name, program);
+	struct frame frame;
+
+	CHECK(frame_parse(buf, len, FRAME_REQUEST_MAX, &frame) == 1);
+	return request_parse(&frame, &request);
+}
+
+static void names_that_are_no_terminal_names_are_refused(void)
+{
+	static const char *const bad[] = {"", ".", "..", "-x", "a/b", "_a", "init", "sock", "a b",
+		"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
+
+	for (unsigned int i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		CHECK(parse_open_of(bad[i], "/bin/sh") == -EBADMSG);
+	CHECK(parse_open_of("9.a_b-C", "/bin/sh") == 0);
+	CHECK(parse_open_of("main", "sh") == -EBADMSG);
+}
+
+static void trailing_bytes_and_unknown_kinds_are_malformed(void)
+{
+	uint8_t ping[] = {2, 0, 0, 0, REQ_PING, 0};
+	uint8_t unknown[] = {1, 0, 0, 0, 0x7f};
+	struct frame frame;
+
+	CHECK(frame_parse(ping, sizeof(ping), FRAME_REQUEST_MAX, &frame) == 1);
+	CHECK(request_parse(&frame, &request) == -EBADMSG);
+	CHECK(frame_parse(unknown, sizeof(unknown), FRAME_REQUEST_MAX, &frame) == 1);
+	CHECK(request_parse(&frame, &request) == -EBADMSG);
+}
+
+static void a_full_writer_gives_back_the_whole_frame(void)
+{
+	uint8_t buf[16];
+	struct writer w = {.buf = buf, .cap = sizeof(buf)};
+
+	frame_begin(&w, REP_OK);
+	CHECK(frame_end(&w) == 0 && w.len == 5);
+	frame_begin(&w, REP_OUTPUT);
+	put_bytes(&w, "0123456789", 10);
+	CHECK(frame_end(&w) == -ENOBUFS && w.len == 5);
+	frame_begin(&w, REP_OK);
+	CHECK(frame_end(&w) == 0 && w.len == 10);
+}
+
+int main(void)
+{
+	RUN_TEST(numbers_survive_a_round_trip);
+	RUN_TEST(an_open_request_is_decoded_in_place);
+	RUN_TEST(a_frame_cut_at_any_byte_only_asks_for_more);
+	RUN_TEST(a_body_cut_at_any_byte_is_malformed);
+	RUN_TEST(hostile_lengths_are_refused);
+	RUN_TEST(list_counts_beyond_the_limit_are_refused_by_name);
+	RUN_TEST(names_that_are_no_terminal_names_are_refused);
+	RUN_TEST(trailing_bytes_and_unknown_kinds_are_malformed);
+	RUN_TEST(a_full_writer_gives_back_the_whole_frame);
+	return 0;
+}
