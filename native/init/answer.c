@@ -33,11 +33,6 @@ static struct terminal *need_live_terminal(
 	return NULL;
 }
 
-static bool slot_is_followed(const struct server *s, const struct terminal *t)
-{
-	return follow_room(s, t) < RING_SIZE;
-}
-
 static struct terminal *take_slot(struct server *s, struct bytes name)
 {
 	struct terminal *slot = NULL;
@@ -48,7 +43,7 @@ static struct terminal *take_slot(struct server *s, struct bytes name)
 		if (t->used)
 			continue;
 		/* A closed terminal whose last output is still being read is the last choice. */
-		if (!slot || !slot_is_followed(s, t))
+		if (!slot || !follow_is_held(s, t))
 			slot = t;
 	}
 	if (!slot)
@@ -136,7 +131,7 @@ static void answer_run(struct server *s, struct connection *c, struct request *r
 		return;
 	}
 	/* What is on its way now belongs to no job. */
-	terminal_read(t, follow_room(s, t));
+	terminal_read(t, follow_room(s, t, RING_RESERVE));
 	if (!err)
 		err = terminal_type_run_line(t);
 	if (err) {
@@ -302,7 +297,7 @@ static void answer_close(struct server *s, struct connection *c, struct request 
 	}
 	terminal_kill(t);
 	if (t->master >= 0)
-		terminal_read(t, follow_room(s, t));
+		terminal_read(t, follow_room(s, t, RING_RESERVE));
 	terminal_end_job(s, t, END_CLOSED, 0);
 	opener = connection_find(s, t->opener);
 	if (opener && opener->opening) {
@@ -330,6 +325,7 @@ static void answer_quiesce(struct server *s, struct connection *c)
 		if (other != c && other->fd >= 0)
 			connection_close(s, other);
 	}
+	outputs_stop(s);
 	reply_ok(c);
 	c->closing = true;
 	c->deadline_ms = s->now_ms + FRAME_TIMEOUT_MS;

@@ -87,7 +87,7 @@ void follow_expire(struct server *s)
 	}
 }
 
-uint64_t follow_room(const struct server *s, const struct terminal *t)
+static uint64_t slowest_position(const struct server *s, const struct terminal *t)
 {
 	uint64_t slowest = t->ring.end;
 
@@ -106,9 +106,23 @@ uint64_t follow_room(const struct server *s, const struct terminal *t)
 			slowest = min_u64(slowest, t->holds[i].pos);
 	}
 	/* One who came too late for its first bytes must not stop the command for them. */
-	if (slowest < t->ring.start)
-		slowest = t->ring.start;
-	return slowest + RING_SIZE - t->ring.end;
+	return slowest < t->ring.start ? t->ring.start : slowest;
+}
+
+bool follow_is_held(const struct server *s, const struct terminal *t)
+{
+	return slowest_position(s, t) < t->ring.end;
+}
+
+uint64_t follow_room(const struct server *s, const struct terminal *t, uint64_t reserve)
+{
+	uint64_t slowest = slowest_position(s, t);
+	uint64_t ahead = t->ring.end - slowest;
+
+	/* Nobody waits for what the ring holds: all of it may be overwritten. */
+	if (ahead == 0)
+		return RING_SIZE;
+	return ahead + reserve < RING_SIZE ? RING_SIZE - reserve - ahead : 0;
 }
 
 static void send_lost(struct connection *c, uint64_t from, uint64_t to)

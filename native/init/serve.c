@@ -48,6 +48,7 @@ static int wait_ms(const struct server *s)
 
 	if (s->again)
 		return 0;
+	CONSIDER(s->output_stopped_until_ms);
 	for (unsigned int i = 0; i < CONNECTIONS_MAX; i++) {
 		if (s->connections[i].fd >= 0)
 			CONSIDER(s->connections[i].deadline_ms);
@@ -83,7 +84,7 @@ static void watch_terminal(const struct server *s, const struct terminal *t, str
 	watch(&pfd[1], -1, 0);
 	if (!t->used || t->master < 0)
 		return;
-	if (follow_room(s, t) > 0)
+	if (follow_room(s, t, RING_RESERVE) > 0)
 		events |= POLLIN;
 	if (t->input_len)
 		events |= POLLOUT;
@@ -190,7 +191,7 @@ static void advance_terminals(struct server *s, const struct pollfd *pfds)
 		bool due = t->open_deadline_ms && t->open_deadline_ms <= s->now_ms;
 
 		if (!t->used || t->master < 0) {
-			if (!t->used && follow_room(s, t) == RING_SIZE)
+			if (!t->used && !follow_is_held(s, t))
 				ring_forget(&t->ring);
 			continue;
 		}
@@ -231,6 +232,8 @@ static void serve_forever(struct server *s)
 		if (pfds[1].revents)
 			accept_all(s);
 		follow_expire(s);
+		if (s->output_stopped_until_ms <= s->now_ms)
+			outputs_continue(s);
 		advance_terminals(s, pfds + 2 + CONNECTIONS_MAX);
 		send_output(s);
 	}

@@ -206,6 +206,12 @@ int terminal_resize(struct terminal *t, uint16_t rows, uint16_t cols)
 	return 0;
 }
 
+void terminal_stop_output(struct terminal *t, bool stop)
+{
+	if (t->used && t->slave >= 0)
+		tcflow(t->slave, stop ? TCOOFF : TCOON);
+}
+
 void terminal_kill(struct terminal *t)
 {
 	static const int signals[] = {SIGHUP, SIGKILL};

@@ -32,7 +32,6 @@ struct hold {
 
 struct terminal {
 	bool used;
-	bool follow_held; /* reading stopped for a follower's sake */
 	char name[NAME_MAX_LEN + 1];
 	enum terminal_state state;
 	uint32_t generation;
@@ -91,6 +90,8 @@ bool terminal_run_line_unread(const struct terminal *t);
 int terminal_signal(struct terminal *t, int signo);
 int terminal_resize(struct terminal *t, uint16_t rows, uint16_t cols);
 void terminal_kill(struct terminal *t);
+/* Stops the programs' output in the PTY, or lets it go on. */
+void terminal_stop_output(struct terminal *t, bool stop);
 /* Looks for a report of the shell in the status FIFO; sets `reported`. */
 void terminal_read_report(struct terminal *t);
 /* Lets the shell print its prompt. */

@@ -36,9 +36,13 @@ def look_at_host(state_dir: Path) -> Holdings:
         mounts=frozenset(mount.path for mount in read_mounts() if mount.path.startswith(f"{state_dir}/")),
         cgroups=frozenset(cgroup.name for cgroup in cgroups),
         processes=frozenset(
-            f"{pid} in {cgroup.name}" for cgroup in cgroups for pid in (cgroup / "cgroup.procs").read_text().split()
+            f"{pid} in {cgroup.name}"
+            for cgroup in cgroups
+            for pid in (cgroup / "cgroup.procs").read_text().split()
         ),
         files=frozenset(
-            f"{directory}/{entry}" for directory in _KEPT_DIRECTORIES for entry in os.listdir(state_dir / directory)
+            f"{directory}/{entry}"
+            for directory in _KEPT_DIRECTORIES
+            for entry in os.listdir(state_dir / directory)
         ),
     )

@@ -44,12 +44,9 @@ def save(
     the branch runs. On failure parts of the checkpoint may exist: the caller discards it.
     """
     layout = platform.layout
-    layer = layout.layer(branch.incarnation)
-    work = layout.work(checkpoint_id)
+    layer, images = layout.layer(branch.incarnation), layout.images(checkpoint_id)
     with timeline.step("prepare"):
-        images = layout.images(checkpoint_id)
         images.mkdir(parents=True)
-        work.mkdir(parents=True)
     with timeline.step("flush"):
         platform.layers.flush(layer)
     with timeline.step("quiesce"):
@@ -59,8 +56,8 @@ def save(
         with timeline.step("files"):
             platform.layers.capture(layer, layout.checkpoint_layer(checkpoint_id))
 
-    with timeline.step("dump"):
-        try:
+    try:
+        with timeline.step("dump"), platform.criu_work(branch.session_id, checkpoint_id) as work:
             statistics = platform.criu.dump(
                 branch.init_pid,
                 images=images,
@@ -70,13 +67,12 @@ def save(
                 hold=hold,
                 on_stopped=capture_files,
             )
-        except CriuFailed as error:
-            where = f"branch {branch.name!r} of session {branch.session_id}"
-            if "No space left" in error.reason:
-                raise _pool_full(where) from error
-            raise DumpFailed(where, error.reason, error.log_file) from error
+    except CriuFailed as error:
+        where = f"branch {branch.name!r} of session {branch.session_id}"
+        if "No space left" in error.reason:
+            raise _pool_full(where) from error
+        raise DumpFailed(where, error.reason, error.log_file) from error
     timeline.note("pause", statistics.pause_ms)
-    shutil.rmtree(work)
     return Saved(memory_bytes=_size(os.fspath(images)), pause_ms=statistics.pause_ms)
 
 

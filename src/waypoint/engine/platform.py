@@ -2,11 +2,14 @@
 
 import hashlib
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint.kernel.cgroup import Cgroup
-from waypoint.kernel.criu import Criu
+from waypoint.kernel.criu import Criu, CriuFailed
 from waypoint.store.layers import LayerDriver
 from waypoint.store.layout import Layout
 
@@ -26,3 +29,17 @@ class Platform:
         """The cgroup of an incarnation; its name also tells which state directory it belongs to."""
         tag = hashlib.sha256(os.fsencode(self.layout.state_dir)).hexdigest()[:8]
         return Cgroup(self.cgroup2 / f"waypoint-{tag}.{incarnation}")
+
+    @contextmanager
+    def criu_work(self, session_id: str, name: str) -> Iterator[Path]:
+        """A directory for CRIU's log and statistics, kept only when it was CRIU that failed."""
+        work = self.layout.work(session_id) / name
+        work.mkdir(parents=True)
+        try:
+            yield work
+        except CriuFailed:
+            raise
+        except BaseException:
+            shutil.rmtree(work)
+            raise
+        shutil.rmtree(work)

@@ -1,7 +1,5 @@
 """Bring a checkpoint back to life as a new incarnation, beside whatever runs already."""
 
-import shutil
-
 from waypoint.engine.incarnation import external_mounts, mount_root
 from waypoint.engine.platform import Platform
 from waypoint.errors import RestoreFailed
@@ -20,24 +18,20 @@ def revive(
     On failure parts of the incarnation may exist: the caller destroys it.
     """
     layout = platform.layout
-    work = layout.work(incarnation)
     with timeline.step("files"):
         platform.layers.materialize(layout.checkpoint_layer(checkpoint.id), layout.layer(incarnation))
     with timeline.step("mount"):
         root = mount_root(platform, base, incarnation)
-    with timeline.step("processes"):
-        cgroup = platform.cgroup(incarnation)
-        cgroup.create()
-        work.mkdir(parents=True)
-        try:
-            pid = platform.criu.restore(
+    cgroup = platform.cgroup(incarnation)
+    try:
+        with timeline.step("processes"), platform.criu_work(checkpoint.session_id, incarnation) as work:
+            cgroup.create()
+            return platform.criu.restore(
                 images=layout.images(checkpoint.id),
                 work=work,
                 root=root,
                 cgroup=cgroup.path,
                 external=external_mounts(base, root),
             )
-        except CriuFailed as error:
-            raise RestoreFailed(checkpoint.name, error.reason, error.log_file) from error
-    shutil.rmtree(work)
-    return pid
+    except CriuFailed as error:
+        raise RestoreFailed(checkpoint.name, error.reason, error.log_file) from error

@@ -72,11 +72,13 @@ class Context:
         incarnation: str | None = None,
         old_incarnation: str | None = None,
         checkpoint: str | None = None,
+        removes: bool = False,
     ) -> Iterator[Operation]:
-        """Record an operation: begun before the block, failed if the block raises.
+        """Record an operation: begun before the block, failed if the block raises before it published.
 
-        The block itself records the end, in the transaction that publishes. If undoing failed, the row
-        stays *begun*: the next command tries again to clear up.
+        The block itself records the end, in the transaction that publishes. Where something is left to
+        remove (undoing failed, or the operation itself ``removes``) the row stays open, and the next
+        command goes on with it.
         """
         row = self.catalogue.begin(
             kind,
@@ -92,7 +94,9 @@ class Context:
         except CleanupFailed:
             raise
         except BaseException:
-            self.end(operation, OperationStatus.FAILED)
+            is_published = self.catalogue.operation(row).status is OperationStatus.PUBLISHED
+            if not is_published and not removes:
+                self.end(operation, OperationStatus.FAILED)
             raise
 
     def end(self, operation: Operation, status: OperationStatus) -> None:

@@ -300,7 +300,7 @@ def destroy_branch(
     with _holding(context, session.id, branch_name, wait=wait):
         branch = context.catalogue.branch(session.id, branch_name)
         with context.operation(
-            "destroy", session.id, branch_name, old_incarnation=branch.incarnation
+            "destroy", session.id, branch_name, old_incarnation=branch.incarnation, removes=True
         ) as operation:
             with operation.timeline.step("remove"):
                 remove_branch(context, session.id, branch_name, branch.incarnation)
@@ -319,7 +319,7 @@ def cleanup_session(context: Context, session: SessionRecord, *, force: bool = F
                 what = f"branch {branch.name!r} of session {session.id}"
                 with locked(lock, what=what, wait=False):
                     pass
-        with context.operation("cleanup", session.id, "") as operation:
+        with context.operation("cleanup", session.id, "", removes=True) as operation:
             with operation.timeline.step("remove"):
                 remove_session(context, session.id)
             context.end(operation, OperationStatus.DONE)

@@ -10,7 +10,7 @@ import logging
 
 from waypoint.engine.checkpoint import discard_checkpoint
 from waypoint.engine.incarnation import destroy
-from waypoint.errors import Busy, NotFound
+from waypoint.errors import Busy, NotFound, WaypointError
 from waypoint.model import OperationRecord, OperationStatus
 from waypoint.session.context import Context
 from waypoint.session.removal import remove_branch, remove_session
@@ -32,6 +32,10 @@ def recover_abandoned(context: Context) -> None:
             with locked(lock, what=operation.branch, wait=False):
                 _settle(context, operation.id)
         except Busy:
+            continue
+        except (WaypointError, OSError) as error:
+            # One thing that cannot be removed must not keep every other session from being used.
+            log.warning("cannot settle %s of session %s: %s", operation.kind, operation.session_id, error)
             continue
         if not _has_branch(context, operation):
             context.remove_locks(operation.session_id, operation.branch)

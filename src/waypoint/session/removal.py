@@ -24,7 +24,7 @@ def remove_session(context: Context, session_id: str) -> None:
         remove_branch(context, session_id, branch.name, branch.incarnation)
     for checkpoint in context.catalogue.checkpoints(session_id):
         discard_checkpoint(context.platform, checkpoint.id)
-    links = context.layout.session(session_id)
-    if links.exists():
-        shutil.rmtree(links)
+    for directory in (context.layout.session(session_id), context.layout.work(session_id)):
+        if directory.exists():
+            shutil.rmtree(directory)
     context.catalogue.forget_session(session_id)

@@ -44,9 +44,9 @@ class Layout:
     def lock(self, name: str) -> Path:
         return self.state_dir / "locks" / name
 
-    def work(self, name: str) -> Path:
-        """Logs of one run of CRIU; kept only when it failed."""
-        return self.state_dir / "work" / name
+    def work(self, session_id: str) -> Path:
+        """Logs of the runs of CRIU that failed."""
+        return self.state_dir / "work" / session_id
 
     def session(self, session_id: str) -> Path:
         return self.state_dir / "sessions" / session_id

@@ -1,0 +1,288 @@
+/* init as a black box with a real bash: what a command prints and how it ends. */
+#include "client.h"
+
+static struct init init;
+static struct client c;
+
+static void expect(const char *command, uint8_t how, int32_t status, const char *output)
+{
+	struct result r = run(&c, "main", command);
+
+	if (r.how != how || r.status != status || r.len != strlen(output) ||
+		(r.len && memcmp(r.output, output, r.len) != 0)) {
+		fprintf(stderr, "%s: how %d status %d output '%s'\n", command, r.how, r.status,
+			r.output ? (char *)r.output : "");
+		exit(1);
+	}
+	free(r.output);
+}
+
+static void commands_end_with_their_status_and_exact_output(void)
+{
+	expect("true", 0, 0, "");
+	expect("false", 0, 1, "");
+	expect("echo hello", 0, 0, "hello\r\n");
+	expect("printf 'no newline'", 0, 0, "no newline");
+	expect("(exit 77)", 0, 77, "");
+	expect("cat <<END\nfrom a $((40 + 2))\nEND\n", 0, 0, "from a 42\r\n");
+	expect("pwd", 0, 0, "/\r\n");
+	expect("cd /usr; X=kept", 0, 0, "");
+	expect("echo $PWD $X", 0, 0, "/usr kept\r\n");
+	expect("stty size; test -t 0", 0, 0, "24 80\r\n");
+	expect("", 0, 0, "");
+}
+
+static void an_unbalanced_quote_ends_only_its_own_command(void)
+{
+	struct result r = run(&c, "main", "echo 'open");
+
+	CHECK(r.how == 0 && r.status != 0 && strstr((char *)r.output, "unexpected EOF"));
+	free(r.output);
+	expect("echo next", 0, 0, "next\r\n");
+}
+
+static void the_run_line_is_never_echoed_and_the_mode_is_restored(void)
+{
+	expect("stty -echo", 0, 0, "");
+	expect("stty -a | grep -o -e '-echo '", 0, 0, "-echo \r\n");
+	expect("stty echo echonl", 0, 0, "");
+	expect("echo quiet", 0, 0, "quiet\r\n");
+	expect("stty -a | grep -o -w -e 'echonl'", 0, 0, "echonl\r\n");
+	expect("stty sane", 0, 0, "");
+	for (unsigned int i = 0; i < 300; i++)
+		expect("echo a", 0, 0, "a\r\n");
+}
+
+static void a_background_job_does_not_hold_up_the_end(void)
+{
+	struct result r = run(&c, "main", "{ sleep 1000; } & echo started");
+
+	CHECK(r.how == 0 && r.status == 0 && strstr((char *)r.output, "started\r\n"));
+	free(r.output);
+	r = run(&c, "main", "yes >/dev/tty & sleep 0.1; kill $!");
+	CHECK(r.how == 0);
+	free(r.output);
+	r = run(&c, "main", "kill %1; wait 2>/dev/null");
+	free(r.output);
+}
+
+static void large_binary_output_arrives_whole(void)
+{
+	struct result r = run(&c, "main",
+		"stty raw -opost; head -c 16777216 /dev/urandom | tee copy | cksum >sum; cat copy;"
+		" stty sane");
+	struct result sum;
+	char command[128];
+	FILE *file;
+
+	CHECK(r.how == 0 && r.status == 0 && r.len == 16777216 && r.lost == 0);
+	snprintf(command, sizeof(command), "%s/received", init.dir);
+	file = fopen(command, "w");
+	CHECK(file && fwrite(r.output, 1, r.len, file) == r.len && fclose(file) == 0);
+	snprintf(command, sizeof(command), "cksum <%s/received | cmp - sum; rm copy sum", init.dir);
+	sum = run(&c, "main", command);
+	CHECK(sum.len == 0);
+	free(r.output);
+	free(sum.output);
+	r = run(&c, "main", "head -c 16777216 /dev/urandom");
+	CHECK(r.how == 0 && r.len > 16777216 && r.lost == 0);
+	free(r.output);
+}
+
+static void a_large_command_is_taken_and_a_larger_one_refused(void)
+{
+	size_t size = 1024 * 1024;
+	char *text = malloc(size + 2);
+	struct result r;
+
+	memset(text, '#', size + 1);
+	memcpy(text, "echo big\n", 9);
+	text[size] = 0;
+	r = run(&c, "main", text);
+	CHECK(r.status == 0 && r.len == 5);
+	free(r.output);
+	text[size] = '#';
+	text[size + 1] = 0;
+	CHECK(start_run(&c, "main", 0, text) == -ERR_TOO_LARGE);
+	CHECK(ask(&c, REQ_PING) == REP_OK);
+	free(text);
+}
+
+/* Signals what runs once it has shown that it runs. */
+static void interrupt(const char *command)
+{
+	struct result r = {0};
+
+	CHECK(start_run(&c, "main", 1, command) > 0);
+	while (r.len == 0)
+		CHECK(follow_step(&c, &r));
+	CHECK(send_signal(&c, "main", SIGINT) == 0);
+	while (follow_step(&c, &r))
+		;
+	CHECK(r.how == 0 && r.status == 130);
+	free(r.output);
+}
+
+static void an_interrupt_ends_a_program_and_a_loop(void)
+{
+	interrupt("echo up; sleep 100");
+	interrupt("echo up; while :; do :; done");
+	expect("echo after", 0, 0, "after\r\n");
+}
+
+/* Whatever the moment, the command either ran in its job or not at all. */
+static void an_interrupt_right_after_the_start_ends_the_same_job(void)
+{
+	for (unsigned int i = 0; i < 50; i++) {
+		struct result r = {0};
+		uint32_t job = (uint32_t)start_run(&c, "main", 0, "sleep 100");
+
+		CHECK(send_signal(&c, "main", SIGINT) == 0);
+		send_follow(&c, job, 0);
+		while (follow_step(&c, &r))
+			;
+		CHECK(r.how == 0 && r.job == job && r.status == 130);
+		free(r.output);
+	}
+	for (unsigned int i = 0; i < 50; i++) {
+		CHECK(send_signal(&c, "main", SIGINT) == 0);
+		expect("echo own", 0, 0, "own\r\n");
+	}
+}
+
+static void signals_that_would_end_the_shell_are_not_delivered(void)
+{
+	CHECK(send_signal(&c, "main", SIGKILL) == ERR_NOT_DELIVERED);
+	CHECK(send_signal(&c, "main", SIGHUP) == ERR_NOT_DELIVERED);
+	CHECK(send_signal(&c, "main", 0) == ERR_NOT_DELIVERED);
+	CHECK(send_signal(&c, "main", SIGWINCH) == 0);
+	CHECK(send_signal(&c, "other", SIGINT) == ERR_UNKNOWN_TERMINAL);
+}
+
+static void input_reaches_the_command_and_the_prompt(void)
+{
+	static char large[64 * 1024 + 2];
+	struct result r = {0};
+
+	CHECK(start_run(&c, "main", 1, "stty -echo; echo ask; read -r x; echo got $x; stty echo") > 0);
+	while (r.len == 0)
+		CHECK(follow_step(&c, &r));
+	CHECK(start_run(&c, "main", 0, "true") == -ERR_BUSY);
+	CHECK(send_input(&c, "main", "an answer\n") == 0);
+	while (follow_step(&c, &r))
+		;
+	CHECK(strcmp((char *)r.output, "ask\r\ngot an answer\r\n") == 0);
+	free(r.output);
+	CHECK(send_input(&c, "main", "half a line") == 0);
+	expect("echo whole", 0, 0, "whole\r\n");
+	CHECK(send_input(&c, "main", "TYPED=yes\n") == 0);
+	wait_until_state(&c, "main", 1);
+	expect("echo $TYPED", 0, 0, "yes\r\n");
+	memset(large, 'x', sizeof(large) - 1);
+	CHECK(send_input(&c, "main", large) == ERR_TOO_LARGE);
+}
+
+static void output_of_a_job_can_be_followed_again(void)
+{
+	struct result r = run(&c, "main", "echo 0123456789");
+	struct result again = {.len = 0, .lost = 0};
+	uint8_t buf[64];
+	struct writer w = request_begin(buf, sizeof(buf), REQ_STREAM);
+	struct frame frame;
+	size_t total = 0;
+
+	send_follow(&c, r.job, 0);
+	while (follow_step(&c, &again))
+		;
+	CHECK(again.len == 12 && again.job == r.job && again.status == 0);
+	free(again.output);
+	free(r.output);
+	send_follow(&c, 999999, 0);
+	CHECK(receive_outcome(&c) == ERR_UNKNOWN_JOB);
+	put_text(&w, "main");
+	put_u64(&w, 0);
+	request_send(&c, &w);
+	while (receive_kind(&c, &frame) == REP_OUTPUT || frame.kind == REP_LOST)
+		total += frame.kind == REP_OUTPUT ? frame.body.left - 8 : 0;
+	CHECK(frame.kind == REP_END && total > 12 && total <= 1024 * 1024);
+}
+
+static void the_end_of_the_shell_ends_its_job(void)
+{
+	expect("exit 3", 1, 3, "");
+	CHECK(start_run(&c, "main", 0, "true") == -ERR_SHELL_DEAD);
+	CHECK(open_terminal(&init, &c, "main", "/bin/bash") == 0);
+	expect("echo $X", 0, 0, "\r\n");
+	expect("kill -9 $$", 2, 9, "");
+	CHECK(terminal_state(&c, "main") == 4);
+	CHECK(open_terminal(&init, &c, "main", "/bin/bash") == 0);
+	CHECK(open_terminal(&init, &c, "main", "/bin/bash") == ERR_BUSY);
+}
+
+static void a_shell_that_cannot_start_is_reported(void)
+{
+	CHECK(open_terminal(&init, &c, "bad", "/nowhere/bash") == ERR_EXEC_FAILED);
+	CHECK(open_terminal(&init, &c, "bad", "/bin/true") == ERR_SHELL);
+	CHECK(open_terminal(&init, &c, "bad", "/bin/bash") == 0);
+}
+
+static void removed_control_files_are_noticed(void)
+{
+	char path[128];
+
+	snprintf(path, sizeof(path), "%s/bad/go", init.dir);
+	CHECK(unlink(path) == 0);
+	CHECK(start_run(&c, "bad", 0, "true") == -ERR_SHELL);
+}
+
+static void a_closed_terminal_ends_its_job_and_frees_its_name(void)
+{
+	struct client other;
+	struct result r = {0};
+	uint8_t buf[64];
+	struct writer w = request_begin(buf, sizeof(buf), REQ_CLOSE);
+
+	connect_client(&init, &other);
+	CHECK(open_terminal(&init, &other, "second", "/bin/bash") == 0);
+	CHECK(start_run(&other, "second", 1, "echo here; sleep 100") > 0);
+	while (r.len == 0)
+		CHECK(follow_step(&other, &r));
+	put_text(&w, "second");
+	request_send(&c, &w);
+	CHECK(receive_outcome(&c) == 0);
+	while (follow_step(&other, &r))
+		;
+	CHECK(r.how == 3 && r.len == 6);
+	free(r.output);
+	CHECK(terminal_state(&c, "second") == -1);
+	CHECK(open_terminal(&init, &c, "second", "/bin/bash") == 0);
+	close(other.fd);
+}
+
+int main(int argc, char **argv)
+{
+	CHECK(argc == 2);
+	init = start_init(argv[1]);
+	connect_client(&init, &c);
+	CHECK(start_run(&c, "main", 0, "true") == -ERR_UNKNOWN_TERMINAL);
+	CHECK(open_terminal(&init, &c, "main", "/bin/bash") == 0);
+	RUN_TEST(commands_end_with_their_status_and_exact_output);
+	RUN_TEST(an_unbalanced_quote_ends_only_its_own_command);
+	RUN_TEST(the_run_line_is_never_echoed_and_the_mode_is_restored);
+	RUN_TEST(a_background_job_does_not_hold_up_the_end);
+	expect("cd /tmp", 0, 0, "");
+	RUN_TEST(large_binary_output_arrives_whole);
+	RUN_TEST(a_large_command_is_taken_and_a_larger_one_refused);
+	RUN_TEST(an_interrupt_ends_a_program_and_a_loop);
+	RUN_TEST(an_interrupt_right_after_the_start_ends_the_same_job);
+	RUN_TEST(signals_that_would_end_the_shell_are_not_delivered);
+	RUN_TEST(input_reaches_the_command_and_the_prompt);
+	RUN_TEST(output_of_a_job_can_be_followed_again);
+	RUN_TEST(the_end_of_the_shell_ends_its_job);
+	RUN_TEST(a_shell_that_cannot_start_is_reported);
+	RUN_TEST(removed_control_files_are_noticed);
+	RUN_TEST(a_closed_terminal_ends_its_job_and_frees_its_name);
+	close(c.fd);
+	stop_init(&init);
+	return 0;
+}

@@ -1,0 +1,163 @@
+"""Whatever step an operation fails or dies at: the branch runs, and nothing half-made is to be seen."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.crash import fail_at, killed_at, start_command
+from waypoint import Session, Waypoint
+from waypoint.model import OperationStatus
+
+STEPS_MAX = 12  # more than any operation has: the loop ends where an operation is no longer cut off
+
+
+def visible(session: Session) -> tuple[list[str], list[str]]:
+    """What a user can see of a session."""
+    return (
+        [checkpoint.name for checkpoint in session.checkpoints()],
+        [branch.name for branch in session.branches()],
+    )
+
+
+def assert_settled(session: Session) -> None:
+    assert session.context.catalogue.unfinished() == []
+    assert all(branch.is_running() for branch in session.branches())
+    layout = session.context.layout
+    live = {branch.record.incarnation for branch in session.branches()}
+    for directory in (layout.mount(""), layout.pool / "branches"):
+        assert live >= set(os.listdir(directory))
+    assert {checkpoint.id for checkpoint in session.checkpoints()} >= set(os.listdir(layout.pool / "checkpoints"))
+    for branch in session.branches():
+        assert os.path.realpath(branch.directory) == str(layout.mount(branch.record.incarnation))
+
+
+@pytest.fixture
+def prepared(session: Session) -> Session:
+    """A session whose branch has moved on since its one checkpoint."""
+    session.exec("x=saved; echo saved >/tmp/note; sleep 1000 & true")
+    session.snapshot("point")
+    session.exec("x=later; echo later >/tmp/note")
+    return session
+
+
+STATE = 'echo "$x $(cat /tmp/note) $(jobs -p | wc -l)"'
+
+OPERATIONS: dict[str, Callable[[Session, str], object]] = {
+    "snapshot": lambda session, name: session.snapshot(name),
+    "restore": lambda session, _name: session.restore("point"),
+    "fork": lambda session, name: session.fork("point", ids=[name]),
+}
+
+
+@pytest.mark.parametrize("verb", sorted(OPERATIONS))
+def test_a_failure_at_any_step_leaves_the_branch_running_and_the_catalogue_unchanged(
+    prepared: Session, verb: str
+) -> None:
+    before = visible(prepared)
+    reached = []
+    for number in range(STEPS_MAX):
+        try:
+            with fail_at(number) as failure:
+                OPERATIONS[verb](prepared, f"try-{number}")
+        except OSError as error:
+            assert "made to fail" in str(error)
+        if not failure.reached:
+            break
+        reached.append(failure.reached)
+        if failure.reached == "restore/retire":  # published already: the next command finishes the removal
+            Waypoint(prepared.context.layout.state_dir).close()
+            assert prepared.exec(STATE).output == "saved saved 1\n"
+            assert_settled(prepared)
+            prepared.exec("x=later; echo later >/tmp/note")
+            continue
+        assert visible(prepared) == before
+        assert prepared.exec(STATE).output == "later later 1\n"
+        assert_settled(prepared)
+    assert len(reached) >= 5, reached
+    assert all(step.startswith(verb) for step in reached)
+
+
+@pytest.mark.parametrize("verb", ["snapshot", "restore", "fork"])
+def test_the_next_command_repairs_what_a_killed_one_left_at_any_step(
+    prepared: Session, state_dir: Path, verb: str
+) -> None:
+    killed = 0
+    for number in range(STEPS_MAX):
+        before = visible(prepared)
+        arguments = {
+            "snapshot": ["snapshot", prepared.id, f"try-{number}"],
+            "restore": ["restore", prepared.id, "point"],
+            "fork": ["fork", prepared.id, "point", "--id", f"try-{number}"],
+        }[verb]
+        if not killed_at(state_dir, number, *arguments):
+            break
+        killed += 1
+        with Waypoint(state_dir) as waypoint:
+            again = waypoint.session(prepared.id)
+            state = again.exec(STATE).output
+            assert state in (("later later 1\n", "saved saved 1\n") if verb == "restore" else ("later later 1\n",))
+            assert visible(again) == before
+            assert_settled(again)
+            assert again.operations()[-2].status in (OperationStatus.RECOVERED, OperationStatus.DONE)
+            again.exec("x=later; echo later >/tmp/note")
+    assert killed >= 5
+
+
+def test_a_branch_survives_kills_at_arbitrary_moments(prepared: Session, state_dir: Path) -> None:
+    """Steps are our own boundaries; CRIU is cut off from its caller in between."""
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    moments = random.Random(seed)
+    for number in range(8):
+        verb = ["snapshot", prepared.id, f"try-{number}"] if number % 2 else ["restore", prepared.id, "point"]
+        with start_command(state_dir, -1, *verb) as process:
+            # The moment itself is the subject of the test, not a way to wait for something.
+            time.sleep(0.08 + moments.random() * 0.1)
+            process.send_signal(signal.SIGKILL)
+            process.communicate(timeout=60)
+        with Waypoint(state_dir) as waypoint:
+            again = waypoint.session(prepared.id)
+            assert again.exec(STATE).output in ("later later 1\n", "saved saved 1\n")
+            checkpoint = again.snapshot()  # waits for a CRIU that still works for the dead caller
+            assert_settled(again)
+            again.exec("x=later; echo later >/tmp/note")
+            again.restore(checkpoint)
+            again.exec("x=later; echo later >/tmp/note")
+
+
+def test_a_command_that_outlives_its_killed_caller_is_waited_for(session: Session, state_dir: Path) -> None:
+    with start_command(state_dir, -1, "exec", session.id, "--", "echo begun >/tmp/begun; sleep 2; x=done") as process:
+        note = session.directory / "tmp/begun"
+        deadline = time.monotonic() + 30
+        while not note.exists():
+            assert time.monotonic() < deadline
+            os.sched_yield()
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+    assert session.exec("echo $x").output == "done\n"
+
+
+def test_a_session_whose_removal_was_cut_off_is_removed_by_the_next_command(
+    waypoint: Waypoint, state_dir: Path, workspace: Path, leaves_nothing_behind: None
+) -> None:
+    session = waypoint.create(workspace)
+    session.snapshot("point")
+    assert killed_at(state_dir, 0, "cleanup", session.id)
+    with Waypoint(state_dir) as again:
+        assert again.sessions() == []
+
+
+def test_a_session_whose_creation_was_cut_off_is_never_seen(
+    waypoint: Waypoint, state_dir: Path, workspace: Path, leaves_nothing_behind: None
+) -> None:
+    for number in range(STEPS_MAX):
+        if not killed_at(state_dir, number, "init", str(workspace), "--name", "cut"):
+            break
+        with Waypoint(state_dir) as again:
+            assert again.sessions() == []
+    assert number >= 4
+    waypoint.session("cut").cleanup()
