@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from support.leaks import Holdings, look_at_host
 from waypoint import Session, Waypoint
 from waypoint.config import DEFAULT_STATE_DIR
@@ -29,7 +30,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for mark in ("kernel", "e2e"):
             if f"/tests/{mark}/" in str(item.path):
                 item.add_marker(mark)
-    items.sort(key=lambda item: (item.get_closest_marker("e2e") is not None, item.get_closest_marker("kernel") is not None))
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("e2e") is not None,
+            item.get_closest_marker("kernel") is not None,
+        )
+    )
 
 
 @pytest.fixture(scope="session")

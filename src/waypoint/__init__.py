@@ -10,6 +10,15 @@ from waypoint.session.session import Branch, Session
 from waypoint.session.waypoint import Waypoint
 from waypoint.session.waypoint import open_waypoint as open
 
-__all__ = ["Branch", "CheckpointRecord", "CommandResult", "Session", "Waypoint", "WaypointError", "__version__", "open"]
+__all__ = [
+    "Branch",
+    "CheckpointRecord",
+    "CommandResult",
+    "Session",
+    "Waypoint",
+    "WaypointError",
+    "__version__",
+    "open",
+]
 
 __version__ = "0.1.0"

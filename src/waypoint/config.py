@@ -59,6 +59,8 @@ def _read_first(files: Sequence[Path], *, required: bool) -> dict[str, str]:
             raise UsageError(f"configuration file {path} must be a JSON object of strings")
         unknown = sorted(set(stored) - {"state_dir"})
         if unknown:
-            raise UsageError(f"configuration file {path}: unknown key {unknown[0]!r}", hint="known: state_dir")
+            raise UsageError(
+                f"configuration file {path}: unknown key {unknown[0]!r}", hint="known: state_dir"
+            )
         return stored
     return {}

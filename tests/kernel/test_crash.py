@@ -8,9 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from support.crash import fail_at, killed_at, start_command
 from waypoint import Session, Waypoint
+from waypoint.errors import EngineError
 from waypoint.model import OperationStatus
+from waypoint.store.lock import locked
 
 STEPS_MAX = 12  # more than any operation has: the loop ends where an operation is no longer cut off
 
@@ -30,7 +33,9 @@ def assert_settled(session: Session) -> None:
     live = {branch.record.incarnation for branch in session.branches()}
     for directory in (layout.mount(""), layout.pool / "branches"):
         assert live >= set(os.listdir(directory))
-    assert {checkpoint.id for checkpoint in session.checkpoints()} >= set(os.listdir(layout.pool / "checkpoints"))
+    assert {checkpoint.id for checkpoint in session.checkpoints()} >= set(
+        os.listdir(layout.pool / "checkpoints")
+    )
     for branch in session.branches():
         assert os.path.realpath(branch.directory) == str(layout.mount(branch.record.incarnation))
 
@@ -60,13 +65,14 @@ def test_a_failure_at_any_step_leaves_the_branch_running_and_the_catalogue_uncha
     before = visible(prepared)
     reached = []
     for number in range(STEPS_MAX):
-        try:
-            with fail_at(number) as failure:
+        with fail_at(number) as failure:
+            try:
                 OPERATIONS[verb](prepared, f"try-{number}")
-        except OSError as error:
-            assert "made to fail" in str(error)
+            except EngineError as error:
+                told = str(error)
         if not failure.reached:
             break
+        assert "made to fail" in told
         reached.append(failure.reached)
         if failure.reached == "restore/retire":  # published already: the next command finishes the removal
             Waypoint(prepared.context.layout.state_dir).close()
@@ -96,22 +102,27 @@ def test_the_next_command_repairs_what_a_killed_one_left_at_any_step(
         if not killed_at(state_dir, number, *arguments):
             break
         killed += 1
+        assert prepared.exec("true").exit_code == 0
+        # CRIU may still be at work for its dead caller; it holds the branch's lock until it has ended.
+        with locked(prepared.context.branch_lock(prepared.id, "main"), what="main"):
+            pass
         with Waypoint(state_dir) as waypoint:
             again = waypoint.session(prepared.id)
             state = again.exec(STATE).output
-            assert state in (("later later 1\n", "saved saved 1\n") if verb == "restore" else ("later later 1\n",))
+            assert state in (
+                ("later later 1\n", "saved saved 1\n") if verb == "restore" else ("later later 1\n",)
+            )
             assert visible(again) == before
             assert_settled(again)
-            assert again.operations()[-2].status in (OperationStatus.RECOVERED, OperationStatus.DONE)
+            cut_off = [operation for operation in again.operations() if operation.kind == verb][-1]
+            assert cut_off.status is OperationStatus.RECOVERED
             again.exec("x=later; echo later >/tmp/note")
     assert killed >= 5
 
 
 def test_a_branch_survives_kills_at_arbitrary_moments(prepared: Session, state_dir: Path) -> None:
     """Steps are our own boundaries; CRIU is cut off from its caller in between."""
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
-    moments = random.Random(seed)
+    moments = random.Random()  # not seeded: each run of the suite tries other moments
     for number in range(8):
         verb = ["snapshot", prepared.id, f"try-{number}"] if number % 2 else ["restore", prepared.id, "point"]
         with start_command(state_dir, -1, *verb) as process:
@@ -130,7 +141,9 @@ def test_a_branch_survives_kills_at_arbitrary_moments(prepared: Session, state_d
 
 
 def test_a_command_that_outlives_its_killed_caller_is_waited_for(session: Session, state_dir: Path) -> None:
-    with start_command(state_dir, -1, "exec", session.id, "--", "echo begun >/tmp/begun; sleep 2; x=done") as process:
+    with start_command(
+        state_dir, -1, "exec", session.id, "--", "echo begun >/tmp/begun; sleep 2; x=done"
+    ) as process:
         note = session.directory / "tmp/begun"
         deadline = time.monotonic() + 30
         while not note.exists():

@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from support.returning import return_after
 from support.waiting import DEADLINE_S, wait_until
 from waypoint import Session, Waypoint

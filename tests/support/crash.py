@@ -17,7 +17,7 @@ from waypoint.log import step_observers
 __all__ = ["fail_at", "killed_at", "start_command"]
 
 
-class fail_at:  # noqa: N801 - reads as a block: with fail_at(3):
+class fail_at:
     """Make the ``number``-th step of the block raise OSError; ``reached`` says whether there was one."""
 
     def __init__(self, number: int) -> None:

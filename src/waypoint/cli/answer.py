@@ -42,7 +42,9 @@ def print_answer(answer: Answer, *, as_json: bool, quiet: bool, timings: bool) -
 def print_error(error: WaypointError, *, as_json: bool) -> None:
     """One error: a document on standard output, or lines for people on standard error."""
     if as_json:
-        print(json.dumps({"error": {"code": error.code, "message": str(error), "hint": error.hint}}, indent=2))
+        print(
+            json.dumps({"error": {"code": error.code, "message": str(error), "hint": error.hint}}, indent=2)
+        )
         return
     print(f"waypoint: error: {error}", file=sys.stderr)
     if error.hint:

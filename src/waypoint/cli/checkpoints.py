@@ -75,4 +75,6 @@ def _describe(branch: Branch) -> str:
         for operation in reversed(branch.session.operations())
         if (operation.kind, operation.branch) == ("fork", branch.name)
     )
-    return f"{branch.name} pid={pid} socket=/proc/{pid}/root/.waypoint/sock duration={last.total_ms or 0:.1f}ms"
+    return (
+        f"{branch.name} pid={pid} socket=/proc/{pid}/root/.waypoint/sock duration={last.total_ms or 0:.1f}ms"
+    )

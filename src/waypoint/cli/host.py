@@ -115,10 +115,14 @@ def pool_unmount(state_dir: Path, _options: argparse.Namespace) -> Answer:
             if branch.is_running()
         ]
     if running:
-        raise Busy(f"the pool is in use by {running[0]}", hint=f"waypoint cleanup {running[0].partition(':')[0]}")
+        raise Busy(
+            f"the pool is in use by {running[0]}", hint=f"waypoint cleanup {running[0].partition(':')[0]}"
+        )
     unmount_pool(state_dir)
     return Answer(text="Pool unmounted; the next command mounts it again", document={"unmounted": True})
 
 
 def version(_state_dir: Path, _options: argparse.Namespace) -> Answer:
-    return Answer(text=f"waypoint version {__version__}", document={"version": __version__}, quiet=__version__)
+    return Answer(
+        text=f"waypoint version {__version__}", document={"version": __version__}, quiet=__version__
+    )

@@ -19,7 +19,9 @@ from waypoint.session.waypoint import Waypoint
 __all__ = ["main"]
 
 EXIT_INTERRUPTED = 130
-EXIT_EXEC_FAILED = 125  # of exec, when it was not the command that failed: the command's own code may be anything
+EXIT_EXEC_FAILED = (
+    125  # of exec, when it was not the command that failed: the command's own code may be anything
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

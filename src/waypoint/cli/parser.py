@@ -3,6 +3,12 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from waypoint import __version__
+
+if TYPE_CHECKING:
+    from argparse import _SubParsersAction
 
 __all__ = ["Verb", "parse"]
 
@@ -12,6 +18,7 @@ exit codes:
   6 the kernel, CRIU or the pool failed   7 this host cannot do it   130 interrupted
   exec ends with the command's own code; 124 if it ran out of time, 125 if it could not be run
 """
+WITH_VALUE = frozenset({"--state-dir"})  # options before the verb that take the next word
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +37,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     What follows the first ``--`` of an exec is the command and is not looked at.
     """
     words, command = list(argv), None
-    if "exec" in words[:4] and "--" in words:
+    if _verb_word(words) == "exec" and "--" in words:
         cut = words.index("--")
         words, command = words[:cut], words[cut + 1 :]
     options = _grammar().parse_args(words)
@@ -39,81 +46,34 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
+def _verb_word(words: Sequence[str]) -> str:
+    is_value = False
+    for word in words:
+        if not is_value and not word.startswith("-"):
+            return word
+        is_value = not is_value and word in WITH_VALUE
+    return ""
+
+
 def _grammar() -> argparse.ArgumentParser:
+    common = _common_options()
     parser = argparse.ArgumentParser(
         prog="waypoint",
         description="Live terminal sessions that can be checkpointed, restored and branched in milliseconds.",
         epilog=EXIT_CODES,
+        parents=[_common_options()],  # not the verbs' own: set_defaults() below would give them its values
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(state_dir=None, json=False, quiet=False, timings=False, verbose=False)
-    common = _common_options()
-    for option in ("--state-dir",):
-        parser.add_argument(option, metavar="D", help="state directory (default /var/lib/waypoint)")
-    parser.add_argument(
-        "--version", "-v", action="version", version=f"waypoint version {_version()}", help="print the version"
-    )
+    parser.add_argument("--version", action="version", version=f"waypoint version {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-
-    def verb(name: str, module: str, help_: str, *, function: str = "", on_host: bool = False, example: str = ""):  # type: ignore[no-untyped-def] # noqa: ANN202
-        sub = verbs.add_parser(
-            name,
-            help=help_,
-            description=help_[0].upper() + help_[1:] + ".",
-            epilog=f"example:\n  {example}" if example else None,
-            parents=[common],
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        sub.set_defaults(verb=Verb(name, module, function or name, on_host))
-        return sub
-
-    setup = verb("setup", "host", "make this host ready: CRIU, the pool, the kernel's facts", on_host=True)
-    setup.add_argument("--pool-size", metavar="S", help="size of the pool's file, such as 20G")
-    verb("doctor", "host", "tell what this host can and cannot do", on_host=True)
-    _pool_verbs(verb("pool", "host", "show, grow or unmount the pool", function="pool_status", on_host=True), common)
-
-    init = verb(
-        "init", "sessions", "create a session and start its shell", example="waypoint init ~/project --name demo"
-    )
-    init.add_argument("directory", nargs="?", metavar="DIR", help="where the shell starts (default: here); copied on write")
-    init.add_argument("--base", metavar="host|DIR|NAME", help="the root file system below (default: the host's own)")
-    init.add_argument("--name", metavar="N", help="a name for the session")
-
-    exec_ = verb(
-        "exec", "exec", "run a command in a branch's shell", function="exec_",
-        example="waypoint exec demo -- 'cd src && export MODE=debug'\n  waypoint exec demo:fork-1 --timeout 60 -- make test",
-    )  # fmt: skip
-    _target(exec_)
-    exec_.add_argument("--timeout", type=float, metavar="S", help="interrupt the command after S seconds")
-    exec_.add_argument("command", nargs="*", metavar="COMMAND", help="after --: shell text, or words")
-
-    snapshot = verb("snapshot", "checkpoints", "save a branch as it is now; it runs on", example="waypoint snapshot demo ready")
-    _target(snapshot)
-    snapshot.add_argument("name", nargs="?", metavar="NAME", help="a name for the checkpoint")
-    restore = verb("restore", "checkpoints", "make a branch a saved point again", example="waypoint restore demo ready")
-    _target(restore)
-    restore.add_argument("name", metavar="NAME", help="the checkpoint")
-    fork = verb(
-        "fork", "checkpoints", "make live branches from a checkpoint or a branch", example="waypoint fork demo ready --n 4"
-    )
-    fork.add_argument("session", metavar="SESSION")
-    fork.add_argument("source", metavar="NAME|BRANCH", help="a checkpoint, or a live branch (saved first)")
-    fork.add_argument("--n", type=int, metavar="K", help="how many (default 1)")
-    fork.add_argument("--id", metavar="ID", help="a name for the one new branch")
-
-    list_ = verb("list", "sessions", "list sessions, or what a session has", function="list_")
-    list_.add_argument("session", nargs="?", metavar="SESSION")
-    tree = verb("tree", "sessions", "draw a session's checkpoints and branches")
-    tree.add_argument("session", metavar="SESSION")
-    _target(verb("destroy", "sessions", "end a branch; its checkpoints stay"))
-    cleanup = verb("cleanup", "sessions", "remove a session with all it has")
-    cleanup.add_argument("session", metavar="SESSION")
-    cleanup.add_argument("--force", action="store_true", help="even if another process works on it")
-    verb("version", "host", "print the version", on_host=True)
+    for add_verbs in (_host_verbs, _session_verbs, _checkpoint_verbs):
+        add_verbs(verbs, common)
     return parser
 
 
 def _common_options() -> argparse.ArgumentParser:
+    """Options that may stand before or after the verb."""
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     group = common.add_argument_group("common options")
     group.add_argument("--state-dir", metavar="D", help="state directory (default /var/lib/waypoint)")
@@ -124,27 +84,152 @@ def _common_options() -> argparse.ArgumentParser:
     return common
 
 
-def _target(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="SESSION[:BRANCH]", help="the branch; main if none is said")
-    parser.add_argument(
-        "--no-wait", dest="wait", action="store_false", help="fail with 'busy' instead of waiting for another caller"
+def _add(
+    verbs: "_SubParsersAction[argparse.ArgumentParser]",
+    common: argparse.ArgumentParser,
+    verb: Verb,
+    about: str,
+    *examples: str,
+) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(
+        verb.name.split()[-1],
+        help=about,
+        description=about[0].upper() + about[1:] + ".",
+        epilog="\n  ".join(("examples:", *examples)) if examples else None,
+        parents=[common],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(verb=verb)
+    return parser
 
 
-def _pool_verbs(pool: argparse.ArgumentParser, common: argparse.ArgumentParser) -> None:
+def _host_verbs(verbs: "_SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:
+    setup = _add(
+        verbs,
+        common,
+        Verb("setup", "host", "setup", on_host=True),
+        "make this host ready: CRIU, the pool, what CRIU knows of the kernel",
+        "waypoint setup --pool-size 20G",
+    )
+    setup.add_argument("--pool-size", metavar="S", help="size of a new pool's file, such as 20G")
+    _add(
+        verbs,
+        common,
+        Verb("doctor", "host", "doctor", on_host=True),
+        "tell what this host can do, what is missing and how to get it",
+    )
+    pool = _add(
+        verbs, common, Verb("pool", "host", "pool_status", on_host=True), "show, grow or unmount the pool"
+    )
     actions = pool.add_subparsers(title="actions", metavar="ACTION")
-    for name, help_ in (
+    for name, about in (
         ("status", "show its kind and how full it is"),
-        ("resize", "grow it"),
-        ("unmount", "unmount it when no branch runs"),
+        ("resize", "grow it, while it is in use"),
+        ("unmount", "unmount it when no branch runs; the next command mounts it again"),
     ):
-        action = actions.add_parser(name, help=help_, description=help_, parents=[common])
-        action.set_defaults(verb=Verb(f"pool {name}", "host", f"pool_{name}", on_host=True))
+        action = _add(actions, common, Verb(f"pool {name}", "host", f"pool_{name}", on_host=True), about)
         if name == "resize":
             action.add_argument("size", metavar="SIZE", help="the new size, such as 40G")
+    _add(verbs, common, Verb("version", "host", "version", on_host=True), "print the version")
 
 
-def _version() -> str:
-    from waypoint import __version__
+def _session_verbs(
+    verbs: "_SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser
+) -> None:
+    init = _add(
+        verbs,
+        common,
+        Verb("init", "sessions", "init"),
+        "create a session with a live branch 'main' and start its shell",
+        "waypoint init ~/project --name demo",
+        "waypoint init --base /srv/rootfs",
+    )
+    init.add_argument(
+        "directory",
+        nargs="?",
+        metavar="DIR",
+        help="where the shell starts (default: here); never changed itself. A root file system becomes the base",
+    )
+    init.add_argument("--base", metavar="host|DIR|NAME", help="the root file system below (default: host)")
+    init.add_argument("--name", metavar="N", help="a name for the session, usable in place of its id")
+    exec_ = _add(
+        verbs,
+        common,
+        Verb("exec", "exec", "exec_"),
+        "run a command in a branch's shell and end with its exit code",
+        "waypoint exec demo -- 'cd src && export MODE=debug'",
+        "waypoint exec demo:fork-1 --timeout 60 -- make test",
+    )
+    _add_target(exec_)
+    exec_.add_argument("--timeout", type=float, metavar="S", help="interrupt the command after S seconds")
+    exec_.add_argument(
+        "command",
+        nargs="*",
+        metavar="COMMAND",
+        help="after --: one word is shell text, several are a command",
+    )
+    list_ = _add(
+        verbs,
+        common,
+        Verb("list", "sessions", "list_"),
+        "list sessions, or a session's checkpoints and branches",
+    )
+    list_.add_argument("session", nargs="?", metavar="SESSION")
+    tree = _add(verbs, common, Verb("tree", "sessions", "tree"), "draw a session's checkpoints and branches")
+    tree.add_argument("session", metavar="SESSION")
+    destroy = _add(
+        verbs,
+        common,
+        Verb("destroy", "sessions", "destroy"),
+        "end a branch; its checkpoints stay",
+        "waypoint destroy demo:fork-1",
+    )
+    _add_target(destroy)
+    cleanup = _add(verbs, common, Verb("cleanup", "sessions", "cleanup"), "remove a session with all it has")
+    cleanup.add_argument("session", metavar="SESSION")
+    cleanup.add_argument("--force", action="store_true", help="even while another process works on it")
 
-    return __version__
+
+def _checkpoint_verbs(
+    verbs: "_SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser
+) -> None:
+    snapshot = _add(
+        verbs,
+        common,
+        Verb("snapshot", "checkpoints", "snapshot"),
+        "save a branch as it is now; it runs on",
+        "waypoint snapshot demo ready",
+    )
+    _add_target(snapshot)
+    snapshot.add_argument("name", nargs="?", metavar="NAME", help="a name for the checkpoint")
+    restore = _add(
+        verbs,
+        common,
+        Verb("restore", "checkpoints", "restore"),
+        "make a branch a saved point again; what it did since is gone, checkpoints stay",
+        "waypoint restore demo ready",
+    )
+    _add_target(restore)
+    restore.add_argument("name", metavar="NAME", help="the checkpoint")
+    fork = _add(
+        verbs,
+        common,
+        Verb("fork", "checkpoints", "fork"),
+        "make live branches from a checkpoint, or from a branch as it is now",
+        "waypoint fork demo ready --n 4",
+        "waypoint fork demo main --id experiment",
+    )
+    fork.add_argument("session", metavar="SESSION")
+    fork.add_argument("source", metavar="NAME|BRANCH", help="a checkpoint, or a live branch (saved first)")
+    fork.add_argument("--n", type=int, metavar="K", help="how many (default 1)")
+    fork.add_argument("--id", metavar="ID", help="a name for the one new branch")
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="SESSION[:BRANCH]", help="the branch; 'main' if none is said")
+    parser.add_argument(
+        "--no-wait",
+        dest="wait",
+        action="store_false",
+        help="fail with 'busy' instead of waiting for another caller",
+    )

@@ -96,7 +96,9 @@ def tree(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 def _subtree(session: Session, parent: str | None, indent: str) -> list[str]:
     """The lines below one checkpoint: the branches that stand on it, then the checkpoints made from it."""
     items: list[tuple[str, str | None]] = [
-        (f"▶ {branch.name}  {_status(branch)}", None) for branch in session.branches() if branch.record.head == parent
+        (f"▶ {branch.name}  {_status(branch)}", None)
+        for branch in session.branches()
+        if branch.record.head == parent
     ]
     for checkpoint in session.checkpoints():
         if checkpoint.parent == parent:
@@ -114,7 +116,9 @@ def _subtree(session: Session, parent: str | None, indent: str) -> list[str]:
 def destroy(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     target = parse_target(options.target)
     if target.branch is None:
-        raise UsageError("which branch? write SESSION:BRANCH", hint="waypoint cleanup SESSION removes a session")
+        raise UsageError(
+            "which branch? write SESSION:BRANCH", hint="waypoint cleanup SESSION removes a session"
+        )
     waypoint.session(target.session).branch(target.branch).destroy(wait=options.wait)
     return Answer(
         text=f"Branch '{target.branch}' destroyed successfully", document={"destroyed": target.branch}

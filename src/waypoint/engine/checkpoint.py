@@ -4,6 +4,7 @@ The branch is paused, never stopped: from the moment CRIU has seized its process
 is made. What can be slow is done before (writing out dirty files) or after (publishing).
 """
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -11,12 +12,14 @@ from dataclasses import dataclass
 
 from waypoint.engine.incarnation import external_mounts
 from waypoint.engine.platform import Platform
-from waypoint.errors import DumpFailed, PoolFull
+from waypoint.errors import DumpFailed
 from waypoint.kernel.criu import CriuFailed
 from waypoint.log import Timeline
 from waypoint.model import Base, BranchRecord
 
 __all__ = ["Saved", "discard_checkpoint", "save"]
+
+_NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +72,8 @@ def save(
             )
     except CriuFailed as error:
         where = f"branch {branch.name!r} of session {branch.session_id}"
-        if "No space left" in error.reason:
-            raise _pool_full(where) from error
+        if _NO_SPACE in error.reason:
+            raise OSError(errno.ENOSPC, _NO_SPACE, os.fspath(images)) from error
         raise DumpFailed(where, error.reason, error.log_file) from error
     timeline.note("pause", statistics.pause_ms)
     return Saved(memory_bytes=_size(os.fspath(images)), pause_ms=statistics.pause_ms)
@@ -82,13 +85,6 @@ def discard_checkpoint(platform: Platform, checkpoint_id: str) -> None:
     directory = platform.layout.checkpoint(checkpoint_id)
     if directory.exists():
         shutil.rmtree(directory)
-
-
-def _pool_full(where: str) -> PoolFull:
-    return PoolFull(
-        f"the pool has no space left for a checkpoint of {where}",
-        hint="grow it (waypoint pool resize SIZE) or remove sessions (waypoint cleanup SESSION)",
-    )
 
 
 def _size(directory: str) -> int:

@@ -105,4 +105,3 @@ def _take_after(source: Path, target: Path) -> None:
     facts = source.stat()
     os.chown(target, facts.st_uid, facts.st_gid)
     target.chmod(stat.S_IMODE(facts.st_mode))
-

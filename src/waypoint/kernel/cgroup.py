@@ -84,6 +84,8 @@ class Cgroup:
             while "populated 0" not in events.read():
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise EngineError(f"processes of {self.path.name} did not die within {KILL_TIMEOUT_S:g} s")
+                    raise EngineError(
+                        f"processes of {self.path.name} did not die within {KILL_TIMEOUT_S:g} s"
+                    )
                 poll.poll(left * 1000)
                 events.seek(0)

@@ -42,7 +42,7 @@ _OPT_NETWORK_LOCK = 64
 _CGROUPS_IGNORE, _NETWORK_LOCK_SKIP = 0, 3
 _LOG_ERRORS_AND_WARNINGS = 2
 
-_LOG_ERROR = re.compile(r"^\([\d.]+\)\s*(?:\d+:\s*)?Error \(([^)]*)\): (.*)$")
+_LOG_ERROR = re.compile(r"^(?:\([\d.]+\))?\s*(?:\d+:\s*)?Error \([^)]*\): (.*)$")
 # Said at every start where root lacks CAP_SYS_RESOURCE; CRIU goes on.
 _HARMLESS = "RLIMIT_NOFILE"
 _REASONS = (
@@ -232,8 +232,8 @@ def _digest(log_file: Path, out_file: Path) -> str:
     if log_file.exists():
         for line in log_file.read_text(errors="replace").splitlines():
             match = _LOG_ERROR.match(line)
-            if match and _HARMLESS not in match[2]:
-                errors.append(match[2])
+            if match and _HARMLESS not in match[1]:
+                errors.append(match[1])
     text = "; ".join(errors[:2])
     for pattern, reason in _REASONS:
         if any(pattern in error for error in errors):

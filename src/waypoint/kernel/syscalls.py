@@ -67,9 +67,7 @@ def syncfs(fd: int, path: Path | str) -> None:
 def open_in_root(root_fd: int, path: str, flags: int) -> int:
     """Open ``path`` as if ``root_fd`` were ``/``: no link inside can lead out of it."""
     how = _OpenHow(flags | os.O_CLOEXEC, 0, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
-    fd: int = _libc.syscall(
-        SYS_OPENAT2, root_fd, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how)
-    )
+    fd: int = _libc.syscall(SYS_OPENAT2, root_fd, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
     _check(fd, path)
     return fd
 

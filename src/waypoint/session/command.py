@@ -71,7 +71,10 @@ def run_command(
     if follower.timed_out and timeout_s is not None:
         raise CommandTimedOut(timeout_s, output)
     return CommandResult(
-        exit_code=ended.status, output_bytes=output, duration_ms=timeline.total_ms(), phases_ms=timeline.phases_ms
+        exit_code=ended.status,
+        output_bytes=output,
+        duration_ms=timeline.total_ms(),
+        phases_ms=timeline.phases_ms,
     )
 
 
@@ -181,7 +184,8 @@ class _Follower:
             self._client = client
             if incarnation != self._incarnation:
                 raise BranchReplaced(
-                    f"{self._where} was restored while the command ran", hint="run it again if it is still wanted"
+                    f"{self._where} was restored while the command ran",
+                    hint="run it again if it is still wanted",
                 )
             client.follow(self._job, self._offset)
 

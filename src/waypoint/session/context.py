@@ -1,5 +1,6 @@
 """What every operation on a session needs: the catalogue, the locks, and the platform underneath."""
 
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -9,7 +10,15 @@ from functools import cached_property
 from pathlib import Path
 
 from waypoint.engine.platform import Platform
-from waypoint.errors import AbilityMissing, CleanupFailed, NotPermitted, PoolNotReady
+from waypoint.errors import (
+    AbilityMissing,
+    CleanupFailed,
+    EngineError,
+    NotPermitted,
+    PoolFull,
+    PoolNotReady,
+    WaypointError,
+)
 from waypoint.kernel.cgroup import find_cgroup2
 from waypoint.kernel.criu import Criu
 from waypoint.log import Timeline
@@ -78,7 +87,7 @@ class Context:
 
         The block itself records the end, in the transaction that publishes. Where something is left to
         remove (undoing failed, or the operation itself ``removes``) the row stays open, and the next
-        command goes on with it.
+        command goes on with it. An OSError leaves as an error that names the operation and the branch.
         """
         row = self.catalogue.begin(
             kind,
@@ -93,10 +102,12 @@ class Context:
             yield operation
         except CleanupFailed:
             raise
-        except BaseException:
+        except BaseException as error:
             is_published = self.catalogue.operation(row).status is OperationStatus.PUBLISHED
             if not is_published and not removes:
                 self.end(operation, OperationStatus.FAILED)
+            if isinstance(error, OSError):
+                raise _explained(kind, session_id, branch, error) from error
             raise
 
     def end(self, operation: Operation, status: OperationStatus) -> None:
@@ -151,3 +162,13 @@ class Context:
         draft.unlink(missing_ok=True)
         draft.symlink_to(self.layout.mount(incarnation))
         os.rename(draft, link)
+
+
+def _explained(kind: str, session_id: str, branch: str, error: OSError) -> WaypointError:
+    where = f"session {session_id}, branch {branch!r}" if branch else f"session {session_id}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return PoolFull(
+            f"cannot {kind}: the pool has no space left ({where})",
+            hint="grow it (waypoint pool resize SIZE) or remove sessions (waypoint cleanup SESSION)",
+        )
+    return EngineError(f"cannot {kind}: {error.strerror}: {error.filename} ({where})")

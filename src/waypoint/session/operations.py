@@ -118,7 +118,9 @@ def _open_shell(root: Path, workspace: str, size: WindowSize, env: Mapping[str, 
         try:
             client.open_terminal(MAIN, BASH, size=size, cwd=workspace, env={**UNATTENDED_ENV, **env})
         except InitRefused as refusal:
-            raise LaunchFailed(f"cannot start the shell: {refusal}", hint="the base needs /bin/bash") from refusal
+            raise LaunchFailed(
+                f"cannot start the shell: {refusal}", hint="the base needs /bin/bash"
+            ) from refusal
 
 
 def snapshot_branch(
@@ -224,14 +226,15 @@ def fork_checkpoint(
     _ = context.platform  # found once, not by every thread
     with ThreadPoolExecutor(min(len(names), FORKS_AT_ONCE)) as pool:
         pending = {
-            name: pool.submit(_fork_one, context, session, checkpoint, name, together=len(names)) for name in names
+            name: pool.submit(_fork_one, context, session, checkpoint, name, together=len(names))
+            for name in names
         }
     made: list[BranchRecord] = []
-    errors: dict[str, WaypointError | OSError] = {}
+    errors: dict[str, WaypointError] = {}
     for name, future in pending.items():
         try:
             made.append(future.result())
-        except (WaypointError, OSError) as error:
+        except WaypointError as error:
             errors[name] = error
     if len(errors) == len(names) == 1:
         raise next(iter(errors.values()))
@@ -289,13 +292,12 @@ def _revive(
     )
 
 
-def destroy_branch(
-    context: Context, session: SessionRecord, branch_name: str, *, wait: bool = True
-) -> None:
+def destroy_branch(context: Context, session: SessionRecord, branch_name: str, *, wait: bool = True) -> None:
     """End a branch and remove its unsaved state; its checkpoints stay."""
     if branch_name == MAIN:
         raise UsageError(
-            "the branch 'main' cannot be destroyed", hint=f"remove the whole session: waypoint cleanup {session.id}"
+            "the branch 'main' cannot be destroyed",
+            hint=f"remove the whole session: waypoint cleanup {session.id}",
         )
     with _holding(context, session.id, branch_name, wait=wait):
         branch = context.catalogue.branch(session.id, branch_name)

@@ -53,8 +53,8 @@ def prepare_host(
         progress("no usable CRIU on this host: fetching one into a private directory")
         criu = provision_criu(layout.criu_prefix, progress, proxies=proxies)
     pool = create_pool(state_dir, size_bytes=pool_size_bytes, progress=progress)
-    for directory in ("branches", "checkpoints", "init", "bases"):
-        (layout.pool / directory).mkdir(exist_ok=True)
+    for part in ("branches", "checkpoints", "init", "bases"):
+        (layout.pool / part).mkdir(exist_ok=True)
     if not layout.kdat.exists():
         progress("asking the kernel what CRIU can use")
         warm_kernel_cache(layout, criu)
@@ -68,7 +68,15 @@ def warm_kernel_cache(layout: Layout, criu: CriuBuild) -> None:
         stale.unlink()
     run_tool(
         (
-            *(os.fspath(launcher_path()), "enter", "--net", "new", "--save-kdat", os.fspath(layout.kdat), "--"),
+            *(
+                os.fspath(launcher_path()),
+                "enter",
+                "--net",
+                "new",
+                "--save-kdat",
+                os.fspath(layout.kdat),
+                "--",
+            ),
             *(*criu.command, "check"),
         ),
         timeout_s=CHECK_TIMEOUT_S,
@@ -76,7 +84,9 @@ def warm_kernel_cache(layout: Layout, criu: CriuBuild) -> None:
 
 
 def _write_facts(layout: Layout, criu: CriuBuild) -> None:
-    facts = json.dumps({"criu_command": criu.command, "criu_version": criu.version, "criu_origin": criu.origin})
+    facts = json.dumps(
+        {"criu_command": criu.command, "criu_version": criu.version, "criu_origin": criu.origin}
+    )
     if layout.host_facts.exists() and layout.host_facts.read_text() == facts:
         return
     draft = layout.host_facts.with_suffix(".new")

@@ -65,9 +65,7 @@ class Waypoint:
         """
         _ = self.context.platform  # mounts the pool if need be, which choosing a base looks at
         chosen, cwd = resolve_base(self.context.layout, workspace, base)
-        record = operations.create_session(
-            self.context, chosen, workspace=cwd, name=name, size=size, env=env
-        )
+        record = operations.create_session(self.context, chosen, workspace=cwd, name=name, size=size, env=env)
         return Session(self.context, record)
 
     def session(self, reference: str) -> Session:

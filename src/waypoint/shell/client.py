@@ -64,7 +64,9 @@ class ShellClient:
             kind, payload = self.next_frame(ANSWER_TIMEOUT_S)
             version = int.from_bytes(payload[:2], "little")
             if kind is not Reply.HELLO or version != VERSION:
-                raise Broken(f"the branch's init speaks protocol {version}, this version of waypoint {VERSION}")
+                raise Broken(
+                    f"the branch's init speaks protocol {version}, this version of waypoint {VERSION}"
+                )
         except ConnectionLost as error:
             self.close()
             raise Broken("the branch's init closed the connection", hint="restore a checkpoint") from error

@@ -18,9 +18,7 @@ _OWN_TREES = ("/proc", "/sys", "/dev", "/run")  # a branch has its own
 _DISK_FILE_SYSTEMS = frozenset("bcachefs btrfs ext2 ext3 ext4 f2fs jfs reiserfs xfs zfs".split())
 
 
-def resolve_base(
-    layout: Layout, workspace: str | Path | None, base: str | Path | None
-) -> tuple[Base, str]:
+def resolve_base(layout: Layout, workspace: str | Path | None, base: str | Path | None) -> tuple[Base, str]:
     """The base, and the directory inside it where the shell starts."""
     directory = None if workspace is None else _existing_directory(workspace)
     if base is None and directory is not None and is_root_file_system(directory):
@@ -68,7 +66,9 @@ def _host_base(layout: Layout, start: Path) -> Base:
 def _matters(mount: MountEntry, layout: Layout, start: Path, mounts: list[MountEntry]) -> bool:
     if mount.path == "/" or _is_below(mount.path, os.fspath(layout.state_dir)):
         return False
-    if os.path.exists(os.path.join(os.path.dirname(mount.path), "pool.json")):  # another state directory's pool
+    if os.path.exists(
+        os.path.join(os.path.dirname(mount.path), "pool.json")
+    ):  # another state directory's pool
         return False
     if any(_is_below(mount.path, own) for own in _OWN_TREES):
         if _is_below(os.fspath(start), mount.path) and mount is _holding(start, mounts):

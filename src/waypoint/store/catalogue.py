@@ -157,7 +157,8 @@ class Catalogue:
     def next_number(self, session_id: str) -> int:
         """A number for a default name, never given twice in a session."""
         rows = self._rows(
-            "UPDATE sessions SET numbers_given = numbers_given + 1 WHERE id = ? RETURNING numbers_given", session_id
+            "UPDATE sessions SET numbers_given = numbers_given + 1 WHERE id = ? RETURNING numbers_given",
+            session_id,
         )
         return int(rows[0][0])
 
@@ -179,7 +180,10 @@ class Catalogue:
 
     def set_head(self, session_id: str, branch: str, checkpoint_id: str) -> None:
         self._write(
-            "UPDATE branches SET head = ? WHERE session_id = ? AND name = ?", checkpoint_id, session_id, branch
+            "UPDATE branches SET head = ? WHERE session_id = ? AND name = ?",
+            checkpoint_id,
+            session_id,
+            branch,
         )
 
     def remove_branch(self, session_id: str, name: str) -> None:
@@ -214,7 +218,9 @@ class Catalogue:
             raise AlreadyExists("checkpoint", checkpoint.name) from error
 
     def checkpoints(self, session_id: str) -> list[CheckpointRecord]:
-        rows = self._rows("SELECT * FROM checkpoints WHERE session_id = ? ORDER BY created_at, id", session_id)
+        rows = self._rows(
+            "SELECT * FROM checkpoints WHERE session_id = ? ORDER BY created_at, id", session_id
+        )
         return [_checkpoint(row) for row in rows]
 
     def checkpoint(self, session_id: str, name: str) -> CheckpointRecord:
@@ -275,7 +281,9 @@ class Catalogue:
             operation,
         )
 
-    def record(self, kind: str, session_id: str, branch: str, total_ms: float, phases_ms: dict[str, float]) -> None:
+    def record(
+        self, kind: str, session_id: str, branch: str, total_ms: float, phases_ms: dict[str, float]
+    ) -> None:
         """An operation that changes nothing on the host, such as a command: recorded when it is over."""
         self._write(
             "INSERT INTO operations (kind, session_id, branch, status, began_at, total_ms, phases_ms)"
@@ -300,7 +308,10 @@ class Catalogue:
         return int(self._rows("SELECT coalesce(max(id), 0) FROM operations")[0][0])
 
     def operations_after(self, operation: int) -> list[OperationRecord]:
-        return [_operation(row) for row in self._rows("SELECT * FROM operations WHERE id > ? ORDER BY id", operation)]
+        return [
+            _operation(row)
+            for row in self._rows("SELECT * FROM operations WHERE id > ? ORDER BY id", operation)
+        ]
 
     def operations(self, session_id: str) -> list[OperationRecord]:
         rows = self._rows("SELECT * FROM operations WHERE session_id = ? ORDER BY id", session_id)
