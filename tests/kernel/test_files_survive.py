@@ -52,7 +52,7 @@ FILES = {
     "extended attributes": ("python3 -c 'import os; os.setxattr(\"tree\", \"user.mark\", b\"seen\")'", "python3 -c 'import os; os.removexattr(\"tree\", \"user.mark\")'", "python3 -c 'import os,sys; sys.stdout.buffer.write(os.getxattr(\"tree\", \"user.mark\"))'", "seen"),
     "owner, mode and time": ("touch f; chown 1234:4321 f; chmod 4751 f; touch -d @1000000000 f", "rm f", "stat -c '%u %g %a %Y' f", "1234 4321 4751 1000000000\n"),
     "sparse": ("truncate -s 3G hole; echo end >>hole", "rm hole", "stat -c %s hole; tail -c 4 hole; [ $(stat -c %b hole) -lt 1000 ] && echo sparse", "3221225476\nend\nsparse\n"),
-    "special": ("mkfifo pipe; mknod zero c 1 5; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")'", "rm pipe zero sock", "stat -c %F pipe zero sock; head -c 3 zero | od -An -tx1; echo through >pipe & cat pipe; wait", "fifo\ncharacter special file\nsocket\n 00 00 00\nthrough\n"),
+    "special": ("mkfifo pipe; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")'", "rm pipe sock", "stat -c %F pipe sock; (echo through >pipe &); cat pipe", "fifo\nsocket\nthrough\n"),
     "in /tmp": ("mkdir /tmp/d; echo t >/tmp/d/f", "rm -r /tmp/d", "cat /tmp/d/f; stat -c %a /tmp", "t\n1777\n"),
     "in /run": ("mkdir /run/d; echo r >/run/d/f", "rm -r /run/d", "cat /run/d/f", "r\n"),
     "in /dev/shm": ("echo s >/dev/shm/f", "rm /dev/shm/f", "cat /dev/shm/f; stat -c %a /dev/shm", "s\n1777\n"),
@@ -61,12 +61,12 @@ FILES = {
 
 
 @pytest.mark.parametrize(("do", "spoil", "ask", "answer"), FILES.values(), ids=FILES)
-def test_files_stay(session: Session, do: str, spoil: str, ask: str, answer: str) -> None:
+def test_the_files_of_a_branch_stay(session: Session, do: str, spoil: str, ask: str, answer: str) -> None:
     done = session.exec(do)
     assert done.exit_code == 0, done.output
-    assert session.exec(ask).output.endswith(answer)
+    assert session.exec(ask).output == answer
     for branch in return_after(session, spoil):
-        assert branch.exec(f"{{ {ask}; }} 2>&1 | grep -v '^\\[1\\]'").output == answer
+        assert branch.exec(ask).output == answer
 
 
 def test_two_forks_and_the_origin_never_see_each_other_s_writes(session: Session) -> None:
@@ -109,7 +109,7 @@ def test_the_real_workspace_never_changes(session: Session, workspace: Path) -> 
     (fork,) = session.fork(saved)
     fork.exec("rm -rf ./*; touch of-the-fork")
     session.restore(saved)
-    assert session.exec("ls").output == "link\nnew\noriginal.txt\nwood\n"
+    assert session.exec("ls -1").output == "link\nnew\noriginal.txt\nwood\n"
     assert _fingerprint(workspace) == before
 
 

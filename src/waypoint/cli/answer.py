@@ -2,14 +2,13 @@
 
 import json
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from waypoint.errors import WaypointError
 from waypoint.model import OperationRecord
 
-__all__ = ["Answer", "age", "megabytes", "print_answer", "print_error"]
+__all__ = ["Answer", "print_answer", "print_error"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,21 +48,6 @@ def print_error(error: WaypointError, *, as_json: bool) -> None:
     print(f"waypoint: error: {error}", file=sys.stderr)
     if error.hint:
         print(f"  hint: {error.hint}", file=sys.stderr)
-
-
-def age(moment: float) -> str:
-    """How long ago, in the largest unit that fits."""
-    seconds = max(0, int(time.time() - moment))
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= length:
-            return f"{seconds // length}{unit} ago"
-    return f"{seconds}s ago"
-
-
-def megabytes(size_bytes: int) -> str:
-    if size_bytes >= 1 << 20:
-        return f"{size_bytes / (1 << 20):.1f} MiB"
-    return f"{size_bytes / 1024:.0f} KiB"
 
 
 def _timing_document(operation: OperationRecord) -> dict[str, object]:

@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 from waypoint import __version__
-from waypoint.cli.answer import Answer, megabytes
-from waypoint.errors import Busy, UsageError
+from waypoint.cli.answer import Answer
+from waypoint.errors import UsageError
 from waypoint.kernel.probe import Ability, probe_host
+from waypoint.session.drawing import megabytes
 from waypoint.session.setup import find_criu, prepare_host
 from waypoint.session.waypoint import Waypoint
-from waypoint.store.pool import open_pool, pool_usage, resize_pool, unmount_pool
+from waypoint.store.pool import open_pool, pool_usage, resize_pool
 
 __all__ = ["doctor", "parse_size", "pool_resize", "pool_status", "pool_unmount", "setup", "version"]
 
@@ -108,17 +109,7 @@ def pool_resize(state_dir: Path, options: argparse.Namespace) -> Answer:
 
 def pool_unmount(state_dir: Path, _options: argparse.Namespace) -> Answer:
     with Waypoint(state_dir) as waypoint:
-        running = [
-            f"{session.id}:{branch.name}"
-            for session in waypoint.sessions()
-            for branch in session.branches()
-            if branch.is_running()
-        ]
-    if running:
-        raise Busy(
-            f"the pool is in use by {running[0]}", hint=f"waypoint cleanup {running[0].partition(':')[0]}"
-        )
-    unmount_pool(state_dir)
+        waypoint.unmount_pool()
     return Answer(text="Pool unmounted; the next command mounts it again", document={"unmounted": True})
 
 

@@ -3,11 +3,11 @@
 import argparse
 import os
 
-from waypoint.cli.answer import Answer, age, megabytes
+from waypoint.cli.answer import Answer
 from waypoint.cli.target import parse_target
 from waypoint.errors import UsageError
-from waypoint.model import CheckpointRecord
-from waypoint.session.session import Branch, Session
+from waypoint.session.drawing import age, megabytes, status
+from waypoint.session.session import Session
 from waypoint.session.waypoint import Waypoint
 
 __all__ = ["cleanup", "destroy", "init", "list_", "tree"]
@@ -54,7 +54,7 @@ def list_(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     for branch in session.branches():
         record = branch.record
         lines.append(
-            f"  {branch.name} checkpoint={names.get(record.head or '', '-')} status={_status(branch)}"
+            f"  {branch.name} checkpoint={names.get(record.head or '', '-')} status={status(branch)}"
             f" pid={record.init_pid} directory={branch.directory}"
         )
     quiet = "\n".join(checkpoint.name for checkpoint in session.checkpoints())
@@ -87,30 +87,7 @@ def _list_sessions(sessions: list[Session]) -> Answer:
 
 def tree(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     session = waypoint.session(options.session)
-    name = f" ({session.record.name})" if session.record.name else ""
-    head = f"{session.id}{name}  base {session.record.base.path}, started in {session.record.workspace}"
-    lines = [head, *_subtree(session, None, "")]
-    return Answer(text="\n".join(lines), document=_session_document(session, with_files=True))
-
-
-def _subtree(session: Session, parent: str | None, indent: str) -> list[str]:
-    """The lines below one checkpoint: the branches that stand on it, then the checkpoints made from it."""
-    items: list[tuple[str, str | None]] = [
-        (f"▶ {branch.name}  {_status(branch)}", None)
-        for branch in session.branches()
-        if branch.record.head == parent
-    ]
-    for checkpoint in session.checkpoints():
-        if checkpoint.parent == parent:
-            sizes = f"memory {megabytes(checkpoint.memory_bytes)}, files {megabytes(_files_bytes(session, checkpoint))}"
-            items.append((f"● {checkpoint.name}  {sizes}, {age(checkpoint.created_at)}", checkpoint.id))
-    lines = []
-    for number, (label, below) in enumerate(items):
-        is_last = number == len(items) - 1
-        lines.append(f"{indent}{'└─' if is_last else '├─'} {label}")
-        if below is not None:
-            lines += _subtree(session, below, indent + ("   " if is_last else "│  "))
-    return lines
+    return Answer(text=session.tree(), document=_session_document(session, with_files=True))
 
 
 def destroy(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
@@ -145,12 +122,12 @@ def _session_document(session: Session, *, with_files: bool = False) -> dict[str
             "memory_bytes": checkpoint.memory_bytes,
         }
         if with_files:
-            entry["files_bytes"] = _files_bytes(session, checkpoint)
+            entry["files_bytes"] = session.files_bytes(checkpoint)
         checkpoints.append(entry)
     branches = [
         {
             "id": branch.name,
-            "status": _status(branch),
+            "status": status(branch),
             "checkpoint": names.get(branch.record.head or ""),
             "pid": branch.record.init_pid,
             "directory": os.fspath(branch.directory),
@@ -168,15 +145,3 @@ def _session_document(session: Session, *, with_files: bool = False) -> dict[str
 
 def _checkpoint_names(session: Session) -> dict[str, str]:
     return {checkpoint.id: checkpoint.name for checkpoint in session.checkpoints()}
-
-
-def _status(branch: Branch) -> str:
-    return "running" if branch.is_running() else "dead"
-
-
-def _files_bytes(session: Session, checkpoint: CheckpointRecord) -> int:
-    """What the branch had written over its base by then; extents are shared between checkpoints."""
-    total = 0
-    for directory, _, files in os.walk(session.context.layout.checkpoint_layer(checkpoint.id)):
-        total += sum(os.lstat(os.path.join(directory, file)).st_blocks * 512 for file in files)
-    return total

@@ -24,7 +24,7 @@ from pathlib import Path
 from waypoint.kernel.process import spawn
 from waypoint.kernel.protobuf import Field, decode, encode
 
-__all__ = ["Criu", "CriuFailed", "DumpStatistics"]
+__all__ = ["Criu", "CriuFailed", "DumpStatistics", "read_dump_statistics"]
 
 ANSWER_TIMEOUT_S = 600.0  # writing tens of gigabytes of memory takes minutes; silence beyond this is a hang
 EXIT_TIMEOUT_S = 30.0
@@ -188,7 +188,7 @@ class Criu:
             raise CriuFailed(_digest(log_file, work / "criu.out") or "no reason given", log_file)
         restored = answer.get(_RESP_RESTORE, b"")
         pid = decode(restored).get(1, 0) if isinstance(restored, bytes) else 0
-        return int(pid), _read_statistics(work / "stats-dump") if kind == _TYPE_DUMP else _NO_STATISTICS
+        return int(pid), read_dump_statistics(work / "stats-dump") if kind == _TYPE_DUMP else _NO_STATISTICS
 
 
 _NO_STATISTICS = DumpStatistics(pause_ms=0.0, pages_written=0)
@@ -241,7 +241,7 @@ def _digest(log_file: Path, out_file: Path) -> str:
     return text or out_file.read_text(errors="replace").strip()
 
 
-def _read_statistics(path: Path) -> DumpStatistics:
+def read_dump_statistics(path: Path) -> DumpStatistics:
     # An image file: two magic words, the length of one message, the message.
     raw = path.read_bytes()
     (length,) = struct.unpack_from("<I", raw, 8)

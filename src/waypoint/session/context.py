@@ -28,7 +28,7 @@ from waypoint.store.catalogue import Catalogue
 from waypoint.store.drivers import driver_for
 from waypoint.store.layout import Layout
 from waypoint.store.lock import locked
-from waypoint.store.pool import open_pool
+from waypoint.store.pool import open_pool, unmount_pool
 
 __all__ = ["Context", "Operation", "launcher_path"]
 
@@ -70,6 +70,11 @@ class Context:
             criu=Criu(command=command, launcher=launcher_path(), kdat=self.layout.kdat),
             cgroup2=find_cgroup2(),
         )
+
+    def unmount_pool(self) -> None:
+        """Unmount the pool; the platform is looked at afresh when it is needed again."""
+        unmount_pool(self.layout.state_dir)
+        vars(self).pop("platform", None)
 
     @contextmanager
     def operation(

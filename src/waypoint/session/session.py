@@ -1,5 +1,6 @@
 """Handles on what lives: a session, and a branch of it. They hold no state; the catalogue does."""
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from waypoint.model import MAIN, BranchRecord, CheckpointRecord, OperationRecord
 from waypoint.session import operations
 from waypoint.session.command import CommandResult, run_command
 from waypoint.session.context import Context
+from waypoint.session.drawing import draw_tree
 from waypoint.store.lock import locked
 
 __all__ = ["Branch", "Session"]
@@ -113,6 +115,17 @@ class Session:
     def checkpoints(self) -> list[CheckpointRecord]:
         """All checkpoints, oldest first."""
         return self.context.catalogue.checkpoints(self.id)
+
+    def files_bytes(self, checkpoint: CheckpointRecord) -> int:
+        """What the branch had written over its base by then; checkpoints share what they have in common."""
+        total = 0
+        for directory, _, files in os.walk(self.context.layout.checkpoint_layer(checkpoint.id)):
+            total += sum(os.lstat(os.path.join(directory, file)).st_blocks * 512 for file in files)
+        return total
+
+    def tree(self) -> str:
+        """The checkpoints and branches, drawn as text."""
+        return draw_tree(self)
 
     def operations(self) -> list[OperationRecord]:
         """All that was done, oldest first, with the time each step took."""

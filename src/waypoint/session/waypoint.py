@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 
 from waypoint.config import config_files, load_settings
+from waypoint.errors import Busy
 from waypoint.model import parse_name
 from waypoint.session import operations
 from waypoint.session.context import Context
@@ -75,3 +76,14 @@ class Waypoint:
 
     def sessions(self) -> list[Session]:
         return [Session(self.context, record) for record in self.context.catalogue.sessions()]
+
+    def unmount_pool(self) -> None:
+        """Unmount the pool; whatever needs it next mounts it again. Raises Busy while a branch runs."""
+        for session in self.sessions():
+            for branch in session.branches():
+                if branch.is_running():
+                    raise Busy(
+                        f"the pool is in use by {session.id}:{branch.name}",
+                        hint=f"end the session first: waypoint cleanup {session.id}",
+                    )
+        self.context.unmount_pool()

@@ -1,0 +1,80 @@
+"""The yardstick: CRIU driven by hand, on the same tree, with a warm kernel cache and nothing else."""
+
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from waypoint import Session
+from waypoint.engine.incarnation import destroy, mount_root
+from waypoint.kernel.criu import read_dump_statistics
+from waypoint.model import CheckpointRecord
+from waypoint.store.layout import new_id
+
+__all__ = ["DumpTimes", "plain_dump", "plain_restore"]
+
+OPTIONS = (
+    *("--manage-cgroups=ignore", "--ext-unix-sk", "--tcp-established", "--file-locks", "--link-remap"),
+    *("--network-lock", "skip", "-v1"),
+)
+
+
+@dataclass(frozen=True)
+class DumpTimes:
+    call_ms: float
+    pause_ms: float
+
+
+def plain_dump(session: Session) -> DumpTimes:
+    """``criu dump --leave-running`` of the session's tree into the same pool."""
+    platform = session.context.platform
+    branch = session.main.record
+    images = platform.layout.pool / "plain"
+    images.mkdir()
+    command = (
+        *_inside(session, "--net", f"/proc/{branch.init_pid}/ns/net"),
+        *("dump", "-t", str(branch.init_pid), "-D", str(images), "-o", "dump.log", "--leave-running"),
+        *("--root", str(platform.layout.mount(branch.incarnation)), *OPTIONS),
+    )
+    call_ms = _timed(command, images / "dump.log")
+    pause_ms = read_dump_statistics(images / "stats-dump").pause_ms
+    shutil.rmtree(images)
+    return DumpTimes(call_ms, pause_ms)
+
+
+def plain_restore(session: Session, checkpoint: CheckpointRecord) -> float:
+    """``criu restore`` of a checkpoint on a root that is mounted already; the milliseconds it took."""
+    platform = session.context.platform
+    incarnation = new_id()
+    layout = platform.layout
+    cgroup = platform.cgroup(incarnation)
+    work = layout.work(session.id) / incarnation
+    work.mkdir(parents=True)
+    try:
+        platform.layers.materialize(layout.checkpoint_layer(checkpoint.id), layout.layer(incarnation))
+        root = mount_root(platform, session.record.base, incarnation)
+        cgroup.create()
+        command = (
+            *_inside(session, "--net", "new", "--cgroup", str(cgroup.path)),
+            *("restore", "-D", str(layout.images(checkpoint.id)), "-W", str(work), "-o", "restore.log"),
+            *("--root", str(root), "--restore-detached", *OPTIONS),
+        )
+        return _timed(command, work / "restore.log")
+    finally:
+        destroy(platform, incarnation)
+        shutil.rmtree(work)
+
+
+def _inside(session: Session, *place: str) -> tuple[str, ...]:
+    criu = session.context.platform.criu
+    return (str(criu.launcher), "enter", *place, "--kdat", str(criu.kdat), "--", *criu.command)
+
+
+def _timed(command: tuple[str, ...], log: Path) -> float:
+    began = time.perf_counter()
+    finished = subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
+    took_ms = (time.perf_counter() - began) * 1000
+    if finished.returncode != 0:
+        raise RuntimeError(log.read_text() if log.exists() else f"{command[0]} failed")
+    return took_ms
