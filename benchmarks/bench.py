@@ -81,7 +81,9 @@ def main() -> int:
             rows += measure(waypoint, scale)
     print(render(rows))
     if options.json:
-        Path(options.json).write_text(json.dumps([asdict(row) | {"reached": row.reached} for row in rows], indent=2))
+        Path(options.json).write_text(
+            json.dumps([asdict(row) | {"reached": row.reached} for row in rows], indent=2)
+        )
     return 0
 
 
@@ -99,7 +101,13 @@ def bench_snapshot_and_restore(waypoint: Waypoint, scale: Scale) -> list[Row]:
         return [
             Row("snapshot, pause", median(pauses), "plain criu dump", median(d.pause_ms for d in plain), 1.3),
             Row("snapshot, call", median(calls), "plain criu dump", median(d.call_ms for d in plain), 1.6),
-            Row("restore, call to first answer", median(restores), "plain criu restore", median(plain_restores), 1.6),
+            Row(
+                "restore, call to first answer",
+                median(restores),
+                "plain criu restore",
+                median(plain_restores),
+                1.6,
+            ),
         ]
 
 
@@ -131,7 +139,9 @@ def bench_file_sizes(waypoint: Waypoint, scale: Scale) -> list[Row]:
                 taken.append(_timed(session.snapshot))
         smallest = median(calls[0])
         return [
-            Row(f"snapshot, {size} MB of files", median(taken), f"{scale.file_megabytes[0]} MB", smallest, 1.5)
+            Row(
+                f"snapshot, {size} MB of files", median(taken), f"{scale.file_megabytes[0]} MB", smallest, 1.5
+            )
             for size, taken in zip(scale.file_megabytes[1:], calls[1:], strict=True)
         ]
 
@@ -142,7 +152,13 @@ def bench_history(waypoint: Waypoint, scale: Scale) -> list[Row]:
         calls = [_timed(session.snapshot) for _ in range(scale.history + scale.rounds)]
         first = median(calls[: scale.rounds])
         return [
-            Row(f"snapshot after {count} checkpoints", median(calls[count : count + scale.rounds]), "the first", first, 1.5)
+            Row(
+                f"snapshot after {count} checkpoints",
+                median(calls[count : count + scale.rounds]),
+                "the first",
+                first,
+                1.5,
+            )
             for count in (scale.history // 10, scale.history)
         ]
 
@@ -160,7 +176,7 @@ def bench_burst(waypoint: Waypoint, scale: Scale) -> list[Row]:
     size = f"{scale.burst_megabytes} MB written"
     return [
         Row(f"snapshot right after {size}, pause", median(burst), "idle pause", median(idle), 3.0),
-        Row(f"  the call, which writes them out (ms)", median(calls), "-", None, float("inf")),
+        Row("  the call, which writes them out (ms)", median(calls), "-", None, float("inf")),
     ]
 
 
@@ -238,7 +254,9 @@ def _state_directory() -> Iterator[Path]:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, help="rounds of each measurement")
     parser.add_argument("--quick", action="store_true", help="few rounds and small files")
     parser.add_argument("--json", metavar="FILE", help="also write the rows as JSON")

@@ -1,14 +1,18 @@
 """Waypoint: live terminal sessions that can be checkpointed, restored and branched.
 
-``waypoint.open()`` is the way in; ``docs/architecture.md`` explains what lies beneath.
+``waypoint.open()`` is the way in; ``docs/architecture.md`` explains what lies beneath. Names are imported when
+they are first used, so that ``import waypoint`` costs next to nothing.
 """
 
-from waypoint.errors import WaypointError
-from waypoint.model import CheckpointRecord
-from waypoint.session.command import CommandResult
-from waypoint.session.session import Branch, Session
-from waypoint.session.waypoint import Waypoint
-from waypoint.session.waypoint import open_waypoint as open
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from waypoint.errors import WaypointError
+    from waypoint.model import CheckpointRecord
+    from waypoint.session.command import CommandResult
+    from waypoint.session.session import Branch, Session
+    from waypoint.session.waypoint import Waypoint, open
 
 __all__ = [
     "Branch",
@@ -22,3 +26,19 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+_WHERE = {
+    "Branch": "session.session",
+    "CheckpointRecord": "model",
+    "CommandResult": "session.command",
+    "Session": "session.session",
+    "Waypoint": "session.waypoint",
+    "WaypointError": "errors",
+    "open": "session.waypoint",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'waypoint' has no attribute {name!r}")
+    return getattr(import_module(f"waypoint.{_WHERE[name]}"), name)

@@ -5,8 +5,8 @@ Only the edges (the command line and :func:`waypoint.open`) load settings; every
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from waypoint.errors import UsageError
 
@@ -15,8 +15,7 @@ __all__ = ["Settings", "config_files", "load_settings"]
 DEFAULT_STATE_DIR = Path("/var/lib/waypoint")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(NamedTuple):
     state_dir: Path = DEFAULT_STATE_DIR
 
 

@@ -5,14 +5,11 @@ benchmarks. Observers see each step as it starts; the fault-injection tests use 
 process at every step in turn.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 __all__ = ["Timeline", "step_observers"]
-
-log = logging.getLogger(__name__)
 
 step_observers: list[Callable[[str, str], None]] = []
 """Called with (operation, step) at the start of each step."""
@@ -40,7 +37,6 @@ class Timeline:
     def note(self, name: str, milliseconds: float) -> None:
         """Record a duration that was measured elsewhere, by CRIU for instance."""
         self.phases_ms[name] = self.phases_ms.get(name, 0.0) + milliseconds
-        log.debug("%s: %s took %.2f ms", self.operation, name, milliseconds)
 
     def total_ms(self) -> float:
         """Since the operation began."""

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from waypoint.errors import WaypointError
 from waypoint.model import OperationRecord
@@ -11,15 +11,14 @@ from waypoint.model import OperationRecord
 __all__ = ["Answer", "print_answer", "print_error"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(NamedTuple):
     """The result of a verb: ``text`` for people, ``document`` for ``--json``, ``quiet`` for ``--quiet``."""
 
     text: str
     document: Mapping[str, object]
     quiet: str = ""
     exit_code: int = 0
-    operations: Sequence[OperationRecord] = field(default_factory=tuple)
+    operations: Sequence[OperationRecord] = ()
 
 
 def print_answer(answer: Answer, *, as_json: bool, quiet: bool, timings: bool) -> None:

@@ -2,8 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from waypoint import __version__
 
@@ -21,8 +20,7 @@ exit codes:
 WITH_VALUE = frozenset({"--state-dir"})  # options before the verb that take the next word
 
 
-@dataclass(frozen=True, slots=True)
-class Verb:
+class Verb(NamedTuple):
     """A verb and where its function is. Host verbs get the state directory, the others an open Waypoint."""
 
     name: str

@@ -1,6 +1,6 @@
 """``SESSION[:BRANCH]``, as every verb writes it."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from waypoint.model import MAIN, parse_name
 from waypoint.session.session import Branch
@@ -9,8 +9,7 @@ from waypoint.session.waypoint import Waypoint
 __all__ = ["Target", "find_branch", "parse_target"]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     session: str
     branch: str | None
 

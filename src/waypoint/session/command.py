@@ -7,9 +7,10 @@ the connection; we wait for the gate, connect again and go on from the byte we h
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
 from waypoint.errors import BranchReplaced, Busy, CommandTimedOut, ShellDied
 from waypoint.log import Timeline
@@ -26,14 +27,13 @@ _TIMEOUT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 _TIMEOUT_GRACE_S = 2.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandResult:
+class CommandResult(NamedTuple):
     """How a command ended and all it wrote to the terminal."""
 
     exit_code: int
     output_bytes: bytes
     duration_ms: float
-    phases_ms: dict[str, float] = field(default_factory=dict)
+    phases_ms: Mapping[str, float] = MappingProxyType({})
 
     @property
     def output(self) -> str:

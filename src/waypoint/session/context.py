@@ -1,15 +1,18 @@
-"""What every operation on a session needs: the catalogue, the locks, and the platform underneath."""
+"""What every operation on a session needs: the catalogue, the locks, and the platform underneath.
+
+The engine is imported with the platform, not with this module: a command in a shell needs none of it, and
+its command line would start half as fast.
+"""
 
 import errno
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from waypoint.engine.platform import Platform
 from waypoint.errors import (
     AbilityMissing,
     CleanupFailed,
@@ -19,16 +22,15 @@ from waypoint.errors import (
     PoolNotReady,
     WaypointError,
 )
-from waypoint.kernel.cgroup import find_cgroup2
-from waypoint.kernel.criu import Criu
 from waypoint.log import Timeline
 from waypoint.model import BranchRecord, OperationStatus
 from waypoint.shell.client import ShellClient
 from waypoint.store.catalogue import Catalogue
-from waypoint.store.drivers import driver_for
 from waypoint.store.layout import Layout
 from waypoint.store.lock import locked
-from waypoint.store.pool import open_pool, unmount_pool
+
+if TYPE_CHECKING:
+    from waypoint.engine.platform import Platform
 
 __all__ = ["Context", "Operation", "launcher_path"]
 
@@ -38,8 +40,7 @@ def launcher_path() -> Path:
     return Path(__file__).parent.parent / "_bin" / "waypoint-init"
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(NamedTuple):
     """An operation under way: its row in the catalogue and its steps."""
 
     id: int
@@ -58,8 +59,14 @@ class Context:
         self.catalogue = Catalogue(self.layout.catalogue)
 
     @cached_property
-    def platform(self) -> Platform:
+    def platform(self) -> "Platform":
         """Raises AbilityMissing if set-up found no usable CRIU; mounts the pool again after a reboot."""
+        from waypoint.engine.platform import Platform
+        from waypoint.kernel.cgroup import find_cgroup2
+        from waypoint.kernel.criu import Criu
+        from waypoint.store.drivers import driver_for
+        from waypoint.store.pool import open_pool
+
         facts = json.loads(self.layout.host_facts.read_text())
         command = tuple(facts["criu_command"])
         if not Path(command[0]).exists():
@@ -73,6 +80,8 @@ class Context:
 
     def unmount_pool(self) -> None:
         """Unmount the pool; the platform is looked at afresh when it is needed again."""
+        from waypoint.store.pool import unmount_pool
+
         unmount_pool(self.layout.state_dir)
         vars(self).pop("platform", None)
 

@@ -1,7 +1,8 @@
 """A session as people read it: the tree of its checkpoints and branches, with sizes and ages."""
 
 import time
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from waypoint.session.session import Branch, Session
@@ -10,31 +11,42 @@ __all__ = ["age", "draw_tree", "megabytes", "status"]
 
 
 def draw_tree(session: "Session") -> str:
-    """The session in one line, and below it what was made from what."""
-    name = f" ({session.record.name})" if session.record.name else ""
-    head = f"{session.id}{name}  base {session.record.base.path}, started in {session.record.workspace}"
-    return "\n".join([head, *_subtree(session, None, "")])
+    """The session in one line, and below it what was made from what.
 
-
-def _subtree(session: "Session", parent: str | None, indent: str) -> list[str]:
-    """The lines below one checkpoint: the branches that stand on it, then the checkpoints made from it."""
-    items: list[tuple[str, str | None]] = [
-        (f"▶ {branch.name}  {status(branch)}", None)
-        for branch in session.branches()
-        if branch.record.head == parent
-    ]
+    An only descendant stands straight below its parent, so that a long row of checkpoints stays readable.
+    """
+    below: defaultdict[str | None, list[_Item]] = defaultdict(list)
+    for branch in session.branches():
+        below[branch.record.head].append(_Item(f"▶ {branch.name}  {status(branch)}"))
     for checkpoint in session.checkpoints():
-        if checkpoint.parent == parent:
-            memory, files = megabytes(checkpoint.memory_bytes), megabytes(session.files_bytes(checkpoint))
-            about = f"memory {memory}, files {files}, {age(checkpoint.created_at)}"
-            items.append((f"● {checkpoint.name}  {about}", checkpoint.id))
-    lines = []
-    for number, (label, below) in enumerate(items):
-        is_last = number == len(items) - 1
-        lines.append(f"{indent}{'└─' if is_last else '├─'} {label}")
-        if below is not None:
-            lines += _subtree(session, below, indent + ("   " if is_last else "│  "))
-    return lines
+        memory, files = megabytes(checkpoint.memory_bytes), megabytes(session.files_bytes(checkpoint))
+        about = f"memory {memory}, files {files}, {age(checkpoint.created_at)}"
+        below[checkpoint.parent].append(_Item(f"● {checkpoint.name}  {about}", checkpoint.id))
+    name = f" ({session.record.name})" if session.record.name else ""
+    lines = [f"{session.id}{name}  base {session.record.base.path}, started in {session.record.workspace}"]
+    waiting = _place(below[None], "")
+    while waiting:
+        item, lead, indent = waiting.pop()
+        lines.append(lead + item.label)
+        if item.checkpoint is not None:
+            waiting += _place(below[item.checkpoint], indent)
+    return "\n".join(lines)
+
+
+class _Item(NamedTuple):
+    """A line of the tree; with the id of a checkpoint, there may be more below it."""
+
+    label: str
+    checkpoint: str | None = None
+
+
+def _place(items: list[_Item], indent: str) -> list[tuple[_Item, str, str]]:
+    """Each item with what stands before it and before the lines below it; the last one first."""
+    if len(items) == 1 and items[0].checkpoint is not None:
+        return [(items[0], indent, indent)]
+    placed = [(item, f"{indent}├─ ", f"{indent}│  ") for item in items[:-1]]
+    placed += [(item, f"{indent}└─ ", f"{indent}   ") for item in items[-1:]]
+    return placed[::-1]
 
 
 def status(branch: "Branch") -> str:

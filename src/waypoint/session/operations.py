@@ -37,13 +37,12 @@ from waypoint.model import (
 from waypoint.session.context import Context, Operation
 from waypoint.session.recovery import recover_branch
 from waypoint.session.removal import remove_branch, remove_session
-from waypoint.shell.client import InitRefused, ShellClient, WindowSize
+from waypoint.shell.client import DEFAULT_SIZE, InitRefused, ShellClient, WindowSize
 from waypoint.shell.profile import BASH, UNATTENDED_ENV
 from waypoint.store.layout import new_id
 from waypoint.store.lock import locked
 
 __all__ = [
-    "DEFAULT_SIZE",
     "cleanup_session",
     "create_session",
     "default_branch_names",
@@ -53,9 +52,7 @@ __all__ = [
     "snapshot_branch",
 ]
 
-DEFAULT_SIZE: WindowSize = (40, 120)
 FORKS_AT_ONCE = 8
-FORKS_MAX = 256
 
 
 @contextmanager
@@ -215,8 +212,6 @@ def fork_checkpoint(
 
     Each branch is made whole or not at all. If some fail, ForkIncomplete names them; the others run.
     """
-    if not 1 <= len(names) <= FORKS_MAX:
-        raise UsageError(f"cannot make {len(names)} branches at once (1 to {FORKS_MAX})")
     if len(set(names)) != len(names):
         raise UsageError("the names of new branches must differ")
     for name in names:

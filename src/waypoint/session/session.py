@@ -1,14 +1,16 @@
-"""Handles on what lives: a session, and a branch of it. They hold no state; the catalogue does."""
+"""Handles on what lives: a session, and a branch of it. They hold no state; the catalogue does.
+
+The operations, and the engine under them, are imported where they are used: a mere command needs neither.
+"""
 
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from waypoint.errors import NotFound, UsageError
 from waypoint.model import MAIN, BranchRecord, CheckpointRecord, OperationRecord, SessionRecord, parse_name
-from waypoint.session import operations
 from waypoint.session.command import CommandResult, run_command
 from waypoint.session.context import Context
 from waypoint.session.drawing import draw_tree
@@ -16,9 +18,10 @@ from waypoint.store.lock import locked
 
 __all__ = ["Branch", "Session"]
 
+FORKS_MAX = 256
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+
+class Branch(NamedTuple):
     """One live environment of a session."""
 
     session: "Session"
@@ -69,23 +72,26 @@ class Branch:
 
     def snapshot(self, name: str | None = None, *, wait: bool = True) -> CheckpointRecord:
         """Save the branch as it is now; it runs on."""
-        return operations.snapshot_branch(
-            self.session.context, self.session.record, self.name, name, wait=wait
-        )
+        from waypoint.session.operations import snapshot_branch
+
+        return snapshot_branch(self.session.context, self.session.record, self.name, name, wait=wait)
 
     def restore(self, checkpoint: CheckpointRecord | str, *, wait: bool = True) -> CheckpointRecord:
         """Make the branch that checkpoint again; what was not saved is gone."""
-        return operations.restore_branch(
+        from waypoint.session.operations import restore_branch
+
+        return restore_branch(
             self.session.context, self.session.record, self.name, _checkpoint_name(checkpoint), wait=wait
         )
 
     def destroy(self, *, wait: bool = True) -> None:
         """End the branch; its checkpoints stay."""
-        operations.destroy_branch(self.session.context, self.session.record, self.name, wait=wait)
+        from waypoint.session.operations import destroy_branch
+
+        destroy_branch(self.session.context, self.session.record, self.name, wait=wait)
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(NamedTuple):
     """A base, a tree of checkpoints, and live branches. Its verbs act on the branch ``main``."""
 
     context: Context
@@ -158,14 +164,16 @@ class Session:
 
         They are made at the same time, each whole or not at all. ``ids`` names them.
         """
+        from waypoint.session.operations import default_branch_names, fork_checkpoint
+
         if ids is not None and n is not None and len(ids) != n:
             raise UsageError(f"{n} branches but {len(ids)} names")
         count = n if n is not None else len(ids) if ids is not None else 1
-        if not 1 <= count <= operations.FORKS_MAX:
-            raise UsageError(f"cannot make {count} branches at once (1 to {operations.FORKS_MAX})")
+        if not 1 <= count <= FORKS_MAX:
+            raise UsageError(f"cannot make {count} branches at once (1 to {FORKS_MAX})")
         checkpoint = self._fork_source(source)
-        names = ids or operations.default_branch_names(self.context, self.id, count)
-        made = operations.fork_checkpoint(self.context, self.record, checkpoint, names)
+        names = ids or default_branch_names(self.context, self.id, count)
+        made = fork_checkpoint(self.context, self.record, checkpoint, names)
         return [Branch(self, record.name) for record in made]
 
     def destroy(self, branch: str, *, wait: bool = True) -> None:
@@ -173,7 +181,9 @@ class Session:
 
     def cleanup(self, *, force: bool = False) -> None:
         """Remove the session with everything in it."""
-        operations.cleanup_session(self.context, self.record, force=force)
+        from waypoint.session.operations import cleanup_session
+
+        cleanup_session(self.context, self.record, force=force)
 
     def _fork_source(self, source: CheckpointRecord | Branch | str) -> CheckpointRecord:
         if isinstance(source, Branch):

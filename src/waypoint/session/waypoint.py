@@ -1,4 +1,7 @@
-"""The way in: open a state directory, create and find sessions."""
+"""The way in: open a state directory, create and find sessions.
+
+Like :mod:`waypoint.session.context`, this imports the engine only where it is used.
+"""
 
 import os
 from collections.abc import Mapping
@@ -8,17 +11,14 @@ from types import TracebackType
 from waypoint.config import config_files, load_settings
 from waypoint.errors import Busy
 from waypoint.model import parse_name
-from waypoint.session import operations
 from waypoint.session.context import Context
-from waypoint.session.recovery import recover_abandoned
 from waypoint.session.session import Session
-from waypoint.shell.client import WindowSize
-from waypoint.store.bases import resolve_base
+from waypoint.shell.client import DEFAULT_SIZE, WindowSize
 
-__all__ = ["Waypoint", "open_waypoint"]
+__all__ = ["Waypoint", "open"]
 
 
-def open_waypoint(state_dir: str | Path | None = None) -> "Waypoint":
+def open(state_dir: str | Path | None = None) -> "Waypoint":
     """Open the state directory: the one given, or the one the environment and configuration file name."""
     settings = load_settings(state_dir=state_dir, environ=os.environ, files=config_files(os.environ))
     return Waypoint(settings.state_dir)
@@ -33,7 +33,10 @@ class Waypoint:
     def __init__(self, state_dir: Path) -> None:
         self.context = Context(state_dir)
         try:
-            recover_abandoned(self.context)
+            if self.context.catalogue.unfinished():
+                from waypoint.session.recovery import recover_abandoned
+
+                recover_abandoned(self.context)
         except BaseException:
             self.close()
             raise
@@ -55,7 +58,7 @@ class Waypoint:
         *,
         base: str | Path | None = None,
         name: str | None = None,
-        size: WindowSize = operations.DEFAULT_SIZE,
+        size: WindowSize = DEFAULT_SIZE,
         env: Mapping[str, str] | None = None,
     ) -> Session:
         """Create a session with a live branch ``main``.
@@ -64,9 +67,12 @@ class Waypoint:
         it is itself a root file system, it becomes the base. ``base`` is ``"host"`` (the default), a
         directory, or the name of a base in the pool.
         """
+        from waypoint.session.operations import create_session
+        from waypoint.store.bases import resolve_base
+
         _ = self.context.platform  # mounts the pool if need be, which choosing a base looks at
         chosen, cwd = resolve_base(self.context.layout, workspace, base)
-        record = operations.create_session(self.context, chosen, workspace=cwd, name=name, size=size, env=env)
+        record = create_session(self.context, chosen, workspace=cwd, name=name, size=size, env=env)
         return Session(self.context, record)
 
     def session(self, reference: str) -> Session:

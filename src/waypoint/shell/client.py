@@ -32,7 +32,7 @@ from waypoint.shell.protocol import (
     parse_terminal,
 )
 
-__all__ = ["ConnectionLost", "InitRefused", "ShellClient", "WindowSize", "shell_error"]
+__all__ = ["DEFAULT_SIZE", "ConnectionLost", "InitRefused", "ShellClient", "WindowSize", "shell_error"]
 
 CONTROL_SOCKET = "/.waypoint/sock"
 ANSWER_TIMEOUT_S = 20.0  # init answers at once; only OPEN waits, for the shell's first prompt
@@ -40,6 +40,8 @@ RECEIVE_BYTES = 1 << 18
 
 WindowSize = tuple[int, int]
 """Rows and columns."""
+
+DEFAULT_SIZE: WindowSize = (40, 120)
 
 
 class ConnectionLost(Exception):

@@ -6,7 +6,7 @@ depends on text on the terminal.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["BASH", "UNATTENDED_ENV", "ShellProfile"]
 
@@ -43,8 +43,7 @@ SESSION_ENV: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShellProfile:
+class ShellProfile(NamedTuple):
     """One kind of shell. ``@`` in the texts stands for the terminal's directory of control files."""
 
     argv: tuple[str, ...]

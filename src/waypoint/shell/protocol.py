@@ -6,8 +6,8 @@ A frame is a length (u32, of what follows), a kind (u8) and a payload, little-en
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 __all__ = [
     "VERSION",
@@ -103,16 +103,14 @@ class TerminalState(IntEnum):
     DEAD = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class Ended(NamedTuple):
     job: int
     how: How
     status: int
     length: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TerminalStatus:
+class TerminalStatus(NamedTuple):
     name: str
     state: TerminalState
     shell_pid: int

@@ -10,7 +10,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -271,18 +271,18 @@ class Catalogue:
         status: OperationStatus,
         *,
         total_ms: float | None = None,
-        phases_ms: dict[str, float] | None = None,
+        phases_ms: Mapping[str, float] | None = None,
     ) -> None:
         self._write(
             "UPDATE operations SET status = ?, total_ms = ?, phases_ms = ? WHERE id = ?",
             status,
             total_ms,
-            json.dumps(phases_ms or {}),
+            json.dumps(dict(phases_ms or {})),
             operation,
         )
 
     def record(
-        self, kind: str, session_id: str, branch: str, total_ms: float, phases_ms: dict[str, float]
+        self, kind: str, session_id: str, branch: str, total_ms: float, phases_ms: Mapping[str, float]
     ) -> None:
         """An operation that changes nothing on the host, such as a command: recorded when it is over."""
         self._write(
@@ -293,7 +293,7 @@ class Catalogue:
             branch,
             time.time() - total_ms / 1000,
             total_ms,
-            json.dumps(phases_ms),
+            json.dumps(dict(phases_ms)),
         )
 
     def unfinished(self) -> list[OperationRecord]:

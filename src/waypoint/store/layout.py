@@ -1,19 +1,18 @@
 """Every path on disk, as properties of one class. ``docs/on-disk-format.md`` describes them."""
 
-import secrets
-from dataclasses import dataclass
+import os
 from pathlib import Path
+from typing import NamedTuple
 
 __all__ = ["Layout", "new_id"]
 
 
 def new_id(nbytes: int = 6) -> str:
     """A fresh random id, as hexadecimal digits."""
-    return secrets.token_hex(nbytes)
+    return os.urandom(nbytes).hex()
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """The state directory."""
 
     state_dir: Path
