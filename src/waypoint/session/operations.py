@@ -137,16 +137,21 @@ def snapshot_branch(
             UndoStack(f"snapshot {name}") as undo,
         ):
             undo.on_failure("drop the draft", lambda: discard_checkpoint(context.platform, checkpoint_id))
+            root = context.layout.mount(branch.incarnation)
             with locked(context.gate_lock(session.id, branch_name), what=branch_name) as gate_fd:
-                saved = save(
-                    context.platform,
-                    session.base,
-                    branch,
-                    checkpoint_id,
-                    quiesce=lambda: _quiesce(context.layout.mount(branch.incarnation)),
-                    hold=(lock_fd, gate_fd),
-                    timeline=operation.timeline,
-                )
+                try:
+                    saved = save(
+                        context.platform,
+                        session.base,
+                        branch,
+                        checkpoint_id,
+                        quiesce=lambda: _quiesce(root),
+                        hold=(lock_fd, gate_fd),
+                        timeline=operation.timeline,
+                    )
+                finally:
+                    # Init holds terminal output back from the quiesce until someone connects again.
+                    ShellClient(root).close()
             with operation.timeline.step("publish"):
                 checkpoint = CheckpointRecord(
                     id=checkpoint_id,

@@ -1,0 +1,218 @@
+"""The main job of Waypoint, shown and checked step by step: run it with ``make demo``.
+
+A live terminal session is saved, damaged, brought back and branched four ways. Each promise is checked where
+it is made; one that is not kept is said so, and the exit code is then 1.
+"""
+
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import waypoint
+
+PORT = 8000
+BRANCHES = 4
+DEADLINE_S = 30.0
+
+# Keeps its count in memory only; the file is for us to look at.
+COUNTER = """\
+import time
+count = 0
+while True:
+    count += 1
+    with open("/tmp/count", "w") as out:
+        print(count, file=out)
+    time.sleep(0.01)
+"""
+# Functions of the session's shell: ask the web server for its page; wait for something, but not for ever.
+SHELL_FUNCTIONS = rf"""
+page() ( exec 3<>/dev/tcp/127.0.0.1/{PORT} && printf 'GET / HTTP/1.0\r\n\r\n' >&3 && sed '1,/^\r$/d' <&3 ) 2>/dev/null
+count() {{ local n=; until [ -n "$n" ]; do read -r n 2>/dev/null </tmp/count; done; echo "$n"; }}
+"""
+
+
+class Story:
+    """Tells what is shown and remembers whether every promise was kept."""
+
+    def __init__(self) -> None:
+        self.all_kept = True
+        self._chapters = 0
+
+    def chapter(self, title: str) -> None:
+        self._chapters += 1
+        print(f"\n{self._chapters}. {title}", flush=True)
+
+    def command(self, text: str) -> None:
+        print(f"     $ {text}", flush=True)
+
+    def check(self, promise: str, is_kept: bool) -> None:
+        self.all_kept = self.all_kept and is_kept
+        print(f"     {'ok' if is_kept else 'NOT AS PROMISED'}: {promise}", flush=True)
+
+
+def main() -> int:
+    story = Story()
+    print("Waypoint: a live terminal session is saved, damaged, brought back and branched.")
+    try:
+        with waypoint.open() as wp:
+            with workspace() as directory:
+                tell(story, wp, directory)
+            leave_host_as_found(wp)
+    except waypoint.WaypointError as error:
+        print(f"demo: {error}\n  hint: {error.hint}", file=sys.stderr)
+        return 1
+    print("\nAll as promised." if story.all_kept else "\nNOT everything was as promised: see above.")
+    return 0 if story.all_kept else 1
+
+
+@contextmanager
+def workspace() -> Iterator[Path]:
+    """A small project on the host. The session sees it copy-on-write."""
+    directory = Path(tempfile.mkdtemp(prefix="waypoint-demo-", dir="/var/tmp"))
+    try:
+        (directory / "site").mkdir()
+        (directory / "site" / "index.html").write_text("first version\n")
+        (directory / "notes.txt").write_text("do not lose me\n")
+        (directory / "counter.py").write_text(COUNTER)
+        yield directory
+    finally:
+        shutil.rmtree(directory)
+
+
+def tell(story: Story, wp: waypoint.Waypoint, directory: Path) -> None:
+    session = wp.create(directory)
+    try:
+        live_session(story, session)
+        story.chapter("Save all of it as the checkpoint 'ready': files, shell, processes and their memory.")
+        counted = int(output(session, "count"))
+        ready = session.snapshot("ready")
+        story.check(f"saved, {ready.memory_bytes / (1 << 20):.1f} MiB of memory", True)
+        story.check("the session runs on", int(output(session, "count")) >= counted)
+        path_a(story, session)
+        back_again(story, session, ready, counted)
+        path_b(story, session)
+        four_branches(story, session, ready)
+        originals = sorted(path.name for path in directory.iterdir())
+        story.check("the real directory on the host never changed", originals == sorted(PROJECT))
+        story.chapter("What was made from what (also: waypoint tree).")
+        print(indented(session.tree()))
+        story.chapter("What each operation took.")
+        print(indented(timings(session)))
+    finally:
+        session.cleanup(force=True)
+
+
+PROJECT = ("counter.py", "notes.txt", "site")
+
+
+def live_session(story: Story, session: waypoint.Session) -> None:
+    story.chapter("A session over this machine's own root, copy-on-write, with things going on in it.")
+    session.exec(SHELL_FUNCTIONS)
+    for command in (
+        "export MODE=debug",
+        f"python3 -m http.server {PORT} --directory site >/dev/null 2>&1 &",
+        "python3 counter.py &",
+        "cd site",
+    ):
+        story.command(command)
+        session.exec(command)
+    wait_until(session, "page >/dev/null")
+    wait_until(session, "[ -s /tmp/count ] && [ $(count) -ge 50 ]")
+    story.check(f"the web server answers: {output(session, 'page')!r}", answers(session, "first version"))
+    story.check(f"the counting process has reached {output(session, 'count')}", True)
+
+
+def path_a(story: Story, session: waypoint.Session) -> None:
+    story.chapter("Path A: a bad idea.")
+    command = "cd /; rm -r $OLDPWD ${OLDPWD%/site}/notes.txt; unset MODE; kill %1 %2; wait"
+    story.command(command)
+    session.exec(command)
+    directory = session.record.workspace
+    story.check("the files are gone", output(session, f"ls {directory}") == "counter.py")
+    story.check("the server is gone, and so is the counter", output(session, "page; jobs -r") == "")
+
+
+def back_again(
+    story: Story, session: waypoint.Session, ready: waypoint.CheckpointRecord, counted: int
+) -> None:
+    story.chapter("Back to 'ready'.")
+    session.restore(ready)
+    directory = session.record.workspace
+    story.check("the variable is back", output(session, "echo $MODE") == "debug")
+    story.check("the directory is back", output(session, "pwd") == f"{directory}/site")
+    story.check("the files are back", output(session, "cat ../notes.txt index.html").count("\n") == 1)
+    story.check("the web server answers", answers(session, "first version"))
+    now = int(output(session, "count"))
+    wait_until(session, f"[ $(count) -gt {now} ]")
+    story.check(f"the counter goes on: it was past {counted} when saved, now it is at {now}", now >= counted)
+
+
+def path_b(story: Story, session: waypoint.Session) -> None:
+    story.chapter("Path B: a better idea, kept as the checkpoint 'works'.")
+    command = "echo second version >index.html"
+    story.command(command)
+    session.exec(command)
+    story.check("the web server answers with it", answers(session, "second version"))
+    session.snapshot("works")
+
+
+def four_branches(story: Story, session: waypoint.Session, ready: waypoint.CheckpointRecord) -> None:
+    story.chapter(f"'ready' again, {BRANCHES} times at once: live branches, each with that server on port {PORT}.")
+    branches = session.fork(ready, n=BRANCHES)
+    for branch in branches:
+        branch.exec(f"echo idea of {branch.name} >index.html")
+    wanted = {"main": "second version", **{branch.name: f"idea of {branch.name}" for branch in branches}}
+    with ThreadPoolExecutor(len(wanted)) as pool:  # all are asked at the same time
+        got = list(pool.map(lambda name: output(session.branch(name), "page"), wanted))
+    for (name, page), answer in zip(wanted.items(), got, strict=True):
+        story.check(f"{name} answers on port {PORT}: {answer!r}", answer == page)
+
+
+def output(where: waypoint.Session | waypoint.Branch, command: str) -> str:
+    return where.exec(command, timeout_s=DEADLINE_S).output.strip()
+
+
+def answers(session: waypoint.Session, page: str) -> bool:
+    return output(session, "page") == page
+
+
+def wait_until(session: waypoint.Session, condition: str) -> None:
+    """Let the shell try until ``condition`` is true; an error when it does not come true in time."""
+    session.exec(f"until {condition}; do sleep 0.02; done", timeout_s=DEADLINE_S)
+
+
+def timings(session: waypoint.Session) -> str:
+    """A line for each operation; of the many commands, how many there were and the median."""
+    lines = []
+    commands = []
+    for operation in session.operations():
+        if operation.kind == "exec":
+            commands.append(operation.phases_ms["start"])
+            continue
+        pause = operation.phases_ms.get("pause")
+        note = "" if pause is None else f"   of which the session stood still for {pause:.0f} ms"
+        lines.append(f"{operation.kind:9} {operation.branch:8} {operation.total_ms or 0:7.0f} ms{note}")
+    start_ms = statistics.median(commands)
+    lines.append(f"exec      {len(commands):3} commands, each started after {start_ms:.1f} ms (median)")
+    return "\n".join(lines)
+
+
+def indented(text: str) -> str:
+    return "\n".join(f"     {line}" for line in text.splitlines())
+
+
+def leave_host_as_found(wp: waypoint.Waypoint) -> None:
+    if wp.sessions():
+        print("\nThe demo's session is gone. Other sessions are there, so the pool stays mounted.")
+        return
+    wp.unmount_pool()
+    print("\nThe session is gone and the pool is unmounted: nothing runs, nothing is mounted.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
