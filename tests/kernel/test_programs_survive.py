@@ -140,7 +140,7 @@ def test_all_of_them_survive_a_second_checkpoint_made_in_a_fork(session: Session
     for number in range(2, 5):
         _step(branch, number)
         branch.exec("redis-cli incr n")
-        _type(branch, f"x=$x{number}", "Enter")
+        _type(branch, f"x=${{x}}{number}", "Enter")
         (branch,) = session.fork(branch)
     _step(branch, 5)
     assert branch.exec("redis-cli --raw get n").output == "3\n"
