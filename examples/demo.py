@@ -29,7 +29,8 @@ while True:
         print(count, file=out)
     time.sleep(0.01)
 """
-# Functions of the session's shell: ask the web server for its page; wait for something, but not for ever.
+PROJECT = {"site/index.html": "first version\n", "notes.txt": "do not lose me\n", "counter.py": COUNTER}
+# Functions of the session's shell: ask the web server for its page, and the counter for its count.
 SHELL_FUNCTIONS = rf"""
 page() ( exec 3<>/dev/tcp/127.0.0.1/{PORT} && printf 'GET / HTTP/1.0\r\n\r\n' >&3 && sed '1,/^\r$/d' <&3 ) 2>/dev/null
 count() {{ local n=; until [ -n "$n" ]; do read -r n 2>/dev/null </tmp/count; done; echo "$n"; }}
@@ -39,16 +40,16 @@ count() {{ local n=; until [ -n "$n" ]; do read -r n 2>/dev/null </tmp/count; do
 class Story:
     """Tells what is shown and remembers whether every promise was kept."""
 
-    def __init__(self) -> None:
-        self.all_kept = True
-        self._chapters = 0
+    all_kept = True
+    chapters = 0
 
     def chapter(self, title: str) -> None:
-        self._chapters += 1
-        print(f"\n{self._chapters}. {title}", flush=True)
+        self.chapters += 1
+        print(f"\n{self.chapters}. {title}", flush=True)
 
-    def command(self, text: str) -> None:
-        print(f"     $ {text}", flush=True)
+    def run(self, session: waypoint.Session, command: str) -> None:
+        print(f"     $ {command}", flush=True)
+        session.exec(command, timeout_s=DEADLINE_S)
 
     def check(self, promise: str, is_kept: bool) -> None:
         self.all_kept = self.all_kept and is_kept
@@ -76,9 +77,8 @@ def workspace() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="waypoint-demo-", dir="/var/tmp"))
     try:
         (directory / "site").mkdir()
-        (directory / "site" / "index.html").write_text("first version\n")
-        (directory / "notes.txt").write_text("do not lose me\n")
-        (directory / "counter.py").write_text(COUNTER)
+        for name, text in PROJECT.items():
+            (directory / name).write_text(text)
         yield directory
     finally:
         shutil.rmtree(directory)
@@ -87,18 +87,17 @@ def workspace() -> Iterator[Path]:
 def tell(story: Story, wp: waypoint.Waypoint, directory: Path) -> None:
     session = wp.create(directory)
     try:
-        live_session(story, session)
+        start_things(story, session)
         story.chapter("Save all of it as the checkpoint 'ready': files, shell, processes and their memory.")
         counted = int(output(session, "count"))
         ready = session.snapshot("ready")
-        story.check(f"saved, {ready.memory_bytes / (1 << 20):.1f} MiB of memory", True)
-        story.check("the session runs on", int(output(session, "count")) >= counted)
-        path_a(story, session)
-        back_again(story, session, ready, counted)
-        path_b(story, session)
-        four_branches(story, session, ready)
-        originals = sorted(path.name for path in directory.iterdir())
-        story.check("the real directory on the host never changed", originals == sorted(PROJECT))
+        story.check("saved; the session runs on", int(output(session, "count")) >= counted)
+        take_path_a(story, session)
+        go_back(story, session, ready, counted)
+        take_path_b(story, session)
+        branch_out(story, session, ready)
+        is_same = all((directory / name).read_text() == text for name, text in PROJECT.items())
+        story.check("the real directory on the host never changed", is_same)
         story.chapter("What was made from what (also: waypoint tree).")
         print(indented(session.tree()))
         story.chapter("What each operation took.")
@@ -107,69 +106,58 @@ def tell(story: Story, wp: waypoint.Waypoint, directory: Path) -> None:
         session.cleanup(force=True)
 
 
-PROJECT = ("counter.py", "notes.txt", "site")
-
-
-def live_session(story: Story, session: waypoint.Session) -> None:
+def start_things(story: Story, session: waypoint.Session) -> None:
     story.chapter("A session over this machine's own root, copy-on-write, with things going on in it.")
     session.exec(SHELL_FUNCTIONS)
-    for command in (
-        "export MODE=debug",
-        f"python3 -m http.server {PORT} --directory site >/dev/null 2>&1 &",
-        "python3 counter.py &",
-        "cd site",
-    ):
-        story.command(command)
-        session.exec(command)
+    story.run(session, "export MODE=debug")
+    story.run(session, f"python3 -m http.server {PORT} --directory site >/dev/null 2>&1 &")
+    story.run(session, "python3 counter.py &")
+    story.run(session, "cd site")
     wait_until(session, "page >/dev/null")
     wait_until(session, "[ -s /tmp/count ] && [ $(count) -ge 50 ]")
-    story.check(f"the web server answers: {output(session, 'page')!r}", answers(session, "first version"))
-    story.check(f"the counting process has reached {output(session, 'count')}", True)
+    story.check("the web server answers 'first version'", output(session, "page") == "first version")
+    reached = int(output(session, "count"))
+    story.check(f"the counting process has reached {reached}", reached >= 50)
 
 
-def path_a(story: Story, session: waypoint.Session) -> None:
+def take_path_a(story: Story, session: waypoint.Session) -> None:
     story.chapter("Path A: a bad idea.")
-    command = "cd /; rm -r $OLDPWD ${OLDPWD%/site}/notes.txt; unset MODE; kill %1 %2; wait"
-    story.command(command)
-    session.exec(command)
-    directory = session.record.workspace
-    story.check("the files are gone", output(session, f"ls {directory}") == "counter.py")
+    story.run(session, "cd ..; rm -r site notes.txt; kill %1 %2; wait; unset MODE; cd /")
+    story.check("the files are gone", output(session, f"ls {session.record.workspace}") == "counter.py")
     story.check("the server is gone, and so is the counter", output(session, "page; jobs -r") == "")
 
 
-def back_again(
-    story: Story, session: waypoint.Session, ready: waypoint.CheckpointRecord, counted: int
-) -> None:
+def go_back(story: Story, session: waypoint.Session, ready: waypoint.CheckpointRecord, counted: int) -> None:
     story.chapter("Back to 'ready'.")
     session.restore(ready)
-    directory = session.record.workspace
     story.check("the variable is back", output(session, "echo $MODE") == "debug")
-    story.check("the directory is back", output(session, "pwd") == f"{directory}/site")
-    story.check("the files are back", output(session, "cat ../notes.txt index.html").count("\n") == 1)
-    story.check("the web server answers", answers(session, "first version"))
+    story.check("the directory is back", output(session, "pwd") == f"{session.record.workspace}/site")
+    files = output(session, "cat index.html ../notes.txt")
+    story.check("the files are back", files == "first version\ndo not lose me")
+    story.check("the web server answers", output(session, "page") == "first version")
     now = int(output(session, "count"))
     wait_until(session, f"[ $(count) -gt {now} ]")
     story.check(f"the counter goes on: it was past {counted} when saved, now it is at {now}", now >= counted)
 
 
-def path_b(story: Story, session: waypoint.Session) -> None:
+def take_path_b(story: Story, session: waypoint.Session) -> None:
     story.chapter("Path B: a better idea, kept as the checkpoint 'works'.")
-    command = "echo second version >index.html"
-    story.command(command)
-    session.exec(command)
-    story.check("the web server answers with it", answers(session, "second version"))
+    story.run(session, "echo second version >index.html")
+    story.check("the web server answers with it", output(session, "page") == "second version")
     session.snapshot("works")
 
 
-def four_branches(story: Story, session: waypoint.Session, ready: waypoint.CheckpointRecord) -> None:
-    story.chapter(f"'ready' again, {BRANCHES} times at once: live branches, each with that server on port {PORT}.")
+def branch_out(story: Story, session: waypoint.Session, ready: waypoint.CheckpointRecord) -> None:
+    story.chapter(
+        f"'ready' {BRANCHES} times more, at once: live branches, each with its server on port {PORT}."
+    )
     branches = session.fork(ready, n=BRANCHES)
     for branch in branches:
         branch.exec(f"echo idea of {branch.name} >index.html")
     wanted = {"main": "second version", **{branch.name: f"idea of {branch.name}" for branch in branches}}
     with ThreadPoolExecutor(len(wanted)) as pool:  # all are asked at the same time
-        got = list(pool.map(lambda name: output(session.branch(name), "page"), wanted))
-    for (name, page), answer in zip(wanted.items(), got, strict=True):
+        answers = list(pool.map(lambda name: output(session.branch(name), "page"), wanted))
+    for (name, page), answer in zip(wanted.items(), answers, strict=True):
         story.check(f"{name} answers on port {PORT}: {answer!r}", answer == page)
 
 
@@ -177,28 +165,24 @@ def output(where: waypoint.Session | waypoint.Branch, command: str) -> str:
     return where.exec(command, timeout_s=DEADLINE_S).output.strip()
 
 
-def answers(session: waypoint.Session, page: str) -> bool:
-    return output(session, "page") == page
-
-
 def wait_until(session: waypoint.Session, condition: str) -> None:
-    """Let the shell try until ``condition`` is true; an error when it does not come true in time."""
+    """Let the shell try until ``condition`` is true; an error if it does not come true in time."""
     session.exec(f"until {condition}; do sleep 0.02; done", timeout_s=DEADLINE_S)
 
 
 def timings(session: waypoint.Session) -> str:
     """A line for each operation; of the many commands, how many there were and the median."""
-    lines = []
-    commands = []
+    lines, starts = [], []
     for operation in session.operations():
         if operation.kind == "exec":
-            commands.append(operation.phases_ms["start"])
+            starts.append(operation.phases_ms["start"])
             continue
         pause = operation.phases_ms.get("pause")
         note = "" if pause is None else f"   of which the session stood still for {pause:.0f} ms"
         lines.append(f"{operation.kind:9} {operation.branch:8} {operation.total_ms or 0:7.0f} ms{note}")
-    start_ms = statistics.median(commands)
-    lines.append(f"exec      {len(commands):3} commands, each started after {start_ms:.1f} ms (median)")
+    lines.append(
+        f"exec      {len(starts)} commands, each started after {statistics.median(starts):.1f} ms (median)"
+    )
     return "\n".join(lines)
 
 
@@ -207,11 +191,9 @@ def indented(text: str) -> str:
 
 
 def leave_host_as_found(wp: waypoint.Waypoint) -> None:
-    if wp.sessions():
-        print("\nThe demo's session is gone. Other sessions are there, so the pool stays mounted.")
-        return
-    wp.unmount_pool()
-    print("\nThe session is gone and the pool is unmounted: nothing runs, nothing is mounted.")
+    if not wp.sessions():
+        wp.unmount_pool()
+        print("\nThe session is gone and the pool is unmounted: nothing runs, nothing is mounted.")
 
 
 if __name__ == "__main__":

@@ -39,25 +39,105 @@ def test_a_process_still_has_its(session: Session, workload: str) -> None:
 # What is done, what then spoils it, what asks for it, and the answer.
 FILES = {
     "created": ("echo new >new", "rm new", "cat new", "new\n"),
-    "changed": (f"echo more >>{BASE_FILE}", f"echo x >{BASE_FILE}", f"cat {BASE_FILE}", "text of the base\nmore\n"),
+    "changed": (
+        f"echo more >>{BASE_FILE}",
+        f"echo x >{BASE_FILE}",
+        f"cat {BASE_FILE}",
+        "text of the base\nmore\n",
+    ),
     "deleted": ("rm doomed", "echo back >doomed", "ls doomed 2>/dev/null || echo gone", "gone\n"),
-    "renamed": (f"mv {BASE_FILE} other", f"mv other {BASE_FILE}", f"cat other; test -e {BASE_FILE} || echo moved", "text of the base\nmoved\n"),
-    "exchanged": (f"mv doomed t; mv {BASE_FILE} doomed; mv t {BASE_FILE}", "rm doomed", f"cat doomed {BASE_FILE}", "text of the base\nto be deleted"),
-    "directory of the base renamed": ("mv tree wood; rm wood/deep/a; echo c >wood/deep/c", "rm -r wood", "find tree wood 2>/dev/null | sort; cat wood/deep/b", "wood\nwood/deep\nwood/deep/b\nwood/deep/c\nb"),
-    "directory of the base moved deeper": ("mkdir x; mv tree/deep x/deep; mv x tree/x", "mv tree/x/deep x", "find tree | sort; cat tree/x/deep/a", "tree\ntree/x\ntree/x/deep\ntree/x/deep/a\ntree/x/deep/b\na"),
-    "directory replaced": ("rm -r tree; mkdir tree; touch tree/only", "rm -r tree", "find tree | sort", "tree\ntree/only\n"),
-    "hard links": ("echo h >h1; ln h1 h2; echo more >>h2", "rm h2; echo x >h1", "stat -c %h h1; [ h1 -ef h2 ] && cat h1", "2\nh\nmore\n"),
-    "hard link to a base file": (f"ln {BASE_FILE} h; echo more >>h", "rm h", f"stat -c %h h; cat {BASE_FILE}", "2\ntext of the base\nmore\n"),
-    "symbolic links": ("ln -s nowhere dangling; ln -sfn tree/deep link", "rm dangling; ln -sfn / link", "readlink dangling link", "nowhere\ntree/deep\n"),
-    "extended attributes": ("python3 -c 'import os; os.setxattr(\"tree\", \"user.mark\", b\"seen\")'", "python3 -c 'import os; os.removexattr(\"tree\", \"user.mark\")'", "python3 -c 'import os,sys; sys.stdout.buffer.write(os.getxattr(\"tree\", \"user.mark\"))'", "seen"),
-    "owner, mode and time": ("touch f; chown 1234:4321 f; chmod 4751 f; touch -d @1000000000 f", "rm f", "stat -c '%u %g %a %Y' f", "1234 4321 4751 1000000000\n"),
-    "sparse": ("truncate -s 3G hole; echo end >>hole", "rm hole", "stat -c %s hole; tail -c 4 hole; [ $(stat -c %b hole) -lt 1000 ] && echo sparse", "3221225476\nend\nsparse\n"),
-    "special": ("mkfifo pipe; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")'", "rm pipe sock", "stat -c %F pipe sock; (echo through >pipe &); cat pipe", "fifo\nsocket\nthrough\n"),
-    "in /tmp": ("mkdir /tmp/d; echo t >/tmp/d/f", "rm -r /tmp/d", "cat /tmp/d/f; stat -c %a /tmp", "t\n1777\n"),
+    "renamed": (
+        f"mv {BASE_FILE} other",
+        f"mv other {BASE_FILE}",
+        f"cat other; test -e {BASE_FILE} || echo moved",
+        "text of the base\nmoved\n",
+    ),
+    "exchanged": (
+        f"mv doomed t; mv {BASE_FILE} doomed; mv t {BASE_FILE}",
+        "rm doomed",
+        f"cat doomed {BASE_FILE}",
+        "text of the base\nto be deleted",
+    ),
+    "directory of the base renamed": (
+        "mv tree wood; rm wood/deep/a; echo c >wood/deep/c",
+        "rm -r wood",
+        "find tree wood 2>/dev/null | sort; cat wood/deep/b",
+        "wood\nwood/deep\nwood/deep/b\nwood/deep/c\nb",
+    ),
+    "directory of the base moved deeper": (
+        "mkdir x; mv tree/deep x/deep; mv x tree/x",
+        "mv tree/x/deep x",
+        "find tree | sort; cat tree/x/deep/a",
+        "tree\ntree/x\ntree/x/deep\ntree/x/deep/a\ntree/x/deep/b\na",
+    ),
+    "directory replaced": (
+        "rm -r tree; mkdir tree; touch tree/only",
+        "rm -r tree",
+        "find tree | sort",
+        "tree\ntree/only\n",
+    ),
+    "hard links": (
+        "echo h >h1; ln h1 h2; echo more >>h2",
+        "rm h2; echo x >h1",
+        "stat -c %h h1; [ h1 -ef h2 ] && cat h1",
+        "2\nh\nmore\n",
+    ),
+    "hard link to a base file": (
+        f"ln {BASE_FILE} h; echo more >>h",
+        "rm h",
+        f"stat -c %h h; cat {BASE_FILE}",
+        "2\ntext of the base\nmore\n",
+    ),
+    "symbolic links": (
+        "ln -s nowhere dangling; ln -sfn tree/deep link",
+        "rm dangling; ln -sfn / link",
+        "readlink dangling link",
+        "nowhere\ntree/deep\n",
+    ),
+    "extended attributes": (
+        'python3 -c \'import os; os.setxattr("tree", "user.mark", b"seen")\'',
+        'python3 -c \'import os; os.removexattr("tree", "user.mark")\'',
+        'python3 -c \'import os,sys; sys.stdout.buffer.write(os.getxattr("tree", "user.mark"))\'',
+        "seen",
+    ),
+    "owner, mode and time": (
+        "touch f; chown 1234:4321 f; chmod 4751 f; touch -d @1000000000 f",
+        "rm f",
+        "stat -c '%u %g %a %Y' f",
+        "1234 4321 4751 1000000000\n",
+    ),
+    "sparse": (
+        "truncate -s 3G hole; echo end >>hole",
+        "rm hole",
+        "stat -c %s hole; tail -c 4 hole; [ $(stat -c %b hole) -lt 1000 ] && echo sparse",
+        "3221225476\nend\nsparse\n",
+    ),
+    "special": (
+        "mkfifo pipe; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")'",
+        "rm pipe sock",
+        "stat -c %F pipe sock; (echo through >pipe &); cat pipe",
+        "fifo\nsocket\nthrough\n",
+    ),
+    "in /tmp": (
+        "mkdir /tmp/d; echo t >/tmp/d/f",
+        "rm -r /tmp/d",
+        "cat /tmp/d/f; stat -c %a /tmp",
+        "t\n1777\n",
+    ),
     "in /run": ("mkdir /run/d; echo r >/run/d/f", "rm -r /run/d", "cat /run/d/f", "r\n"),
-    "in /dev/shm": ("echo s >/dev/shm/f", "rm /dev/shm/f", "cat /dev/shm/f; stat -c %a /dev/shm", "s\n1777\n"),
-    "in the system": ("echo changed >/etc/debian_version; rm -r /usr/share/common-licenses", "echo x >/etc/debian_version", "cat /etc/debian_version; ls /usr/share/common-licenses 2>/dev/null || echo gone", "changed\ngone\n"),
-}  # fmt: skip
+    "in /dev/shm": (
+        "echo s >/dev/shm/f",
+        "rm /dev/shm/f",
+        "cat /dev/shm/f; stat -c %a /dev/shm",
+        "s\n1777\n",
+    ),
+    "in the system": (
+        "echo changed >/etc/debian_version; rm -r /usr/share/common-licenses",
+        "echo x >/etc/debian_version",
+        "cat /etc/debian_version; ls /usr/share/common-licenses 2>/dev/null || echo gone",
+        "changed\ngone\n",
+    ),
+}
 
 
 @pytest.mark.parametrize(("do", "spoil", "ask", "answer"), FILES.values(), ids=FILES)

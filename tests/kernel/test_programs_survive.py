@@ -57,9 +57,8 @@ def test_vim_in_tmux_keeps_its_unsaved_text_mode_and_undo_history(tmux: Session)
 
 
 def test_a_file_server_answers_in_every_fork_on_the_same_port_with_its_own_files(session: Session) -> None:
-    session.exec(
-        "mkdir /tmp/site; cd /tmp/site; echo common >index.html; python3 -m http.server 8000 >/dev/null 2>&1 &"
-    )
+    session.exec("mkdir /tmp/site; cd /tmp/site; echo common >index.html")
+    session.exec("python3 -m http.server 8000 >/dev/null 2>&1 &")
     _wait_for_port(session, 8000)
     branches = _branch_out(session, lambda branch: branch.exec(f"echo {branch.name} >index.html"))
     for branch in branches:
@@ -131,9 +130,8 @@ def test_all_of_them_survive_a_second_checkpoint_made_in_a_fork(session: Session
     _need("redis-server", "redis-cli", "tmux")
     install_workloads(session)
     session.exec("tmux -f /dev/null new-session -d -s t -x 100 -y 30 'exec bash --norc'")
-    session.exec(
-        "cd /tmp; redis-server --port 6379 --save '' --daemonize yes >/dev/null; python3 -m workloads.connection &"
-    )
+    session.exec("cd /tmp; redis-server --port 6379 --save '' --daemonize yes >/dev/null")
+    session.exec("python3 -m workloads.connection &")
     _wait_for_count(session.main, 1)
     wait_until(session, "redis-cli ping >/dev/null 2>&1")
     branch = session.main

@@ -13,11 +13,10 @@ _PROGRAMS = Path(__file__).parent.parent / "workloads"
 
 def install_workloads(session: Session) -> None:
     """Write the programs into the session; the repository need not be visible there."""
+    session.exec("mkdir -p /tmp/programs/workloads")
     for program in _PROGRAMS.glob("*.py"):
         target = f"/tmp/programs/workloads/{program.name}"
-        session.exec(
-            f"mkdir -p /tmp/programs/workloads; cat >{target} <<'END OF PROGRAM'\n{program.read_text()}END OF PROGRAM"
-        )
+        session.exec(f"cat >{target} <<'END OF PROGRAM'\n{program.read_text()}END OF PROGRAM")
     session.exec("export PYTHONPATH=/tmp/programs PYTHONDONTWRITEBYTECODE=1")
 
 

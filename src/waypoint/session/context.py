@@ -60,7 +60,7 @@ class Context:
 
     @cached_property
     def platform(self) -> "Platform":
-        """Raises AbilityMissing if set-up found no usable CRIU; mounts the pool again after a reboot."""
+        """Raises AbilityMissing if CRIU is gone. After a reboot, mounts the pool and warms CRIU again."""
         from waypoint.engine.platform import Platform
         from waypoint.kernel.cgroup import find_cgroup2
         from waypoint.kernel.criu import Criu
@@ -71,10 +71,13 @@ class Context:
         command = tuple(facts["criu_command"])
         if not Path(command[0]).exists():
             raise AbilityMissing(f"CRIU is gone: {command[0]}", hint="run waypoint setup again")
+        criu = Criu(command=command, launcher=launcher_path(), kdat=self.layout.kdat)
+        if not criu.is_warm():
+            criu.warm()
         return Platform(
             layout=self.layout,
             layers=driver_for(open_pool(self.layout.state_dir)),
-            criu=Criu(command=command, launcher=launcher_path(), kdat=self.layout.kdat),
+            criu=criu,
             cgroup2=find_cgroup2(),
         )
 

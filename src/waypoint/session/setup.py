@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint.errors import AbilityMissing, NotPermitted
-from waypoint.kernel.process import run_tool
+from waypoint.kernel.criu import Criu
 from waypoint.kernel.provision import CriuBuild, find_host_criu, find_prefix_criu, provision_criu
 from waypoint.session.context import launcher_path
 from waypoint.store.layout import Layout
 from waypoint.store.pool import Pool, create_pool
 
 __all__ = ["Prepared", "find_criu", "prepare_host"]
-
-CHECK_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,32 +53,12 @@ def prepare_host(
     pool = create_pool(state_dir, size_bytes=pool_size_bytes, progress=progress)
     for part in ("branches", "checkpoints", "init", "bases"):
         (layout.pool / part).mkdir(exist_ok=True)
-    if not layout.kdat.exists():
+    tool = Criu(command=criu.command, launcher=launcher_path(), kdat=layout.kdat)
+    if not tool.is_warm():
         progress("asking the kernel what CRIU can use")
-        warm_kernel_cache(layout, criu)
+        tool.warm()
     _write_facts(layout, criu)
     return Prepared(criu=criu, pool=pool)
-
-
-def warm_kernel_cache(layout: Layout, criu: CriuBuild) -> None:
-    """Let CRIU probe the kernel once and keep what it found; probing costs ~65 ms at every start otherwise."""
-    for stale in layout.state_dir.glob("criu-*.kdat"):
-        stale.unlink()
-    run_tool(
-        (
-            *(
-                os.fspath(launcher_path()),
-                "enter",
-                "--net",
-                "new",
-                "--save-kdat",
-                os.fspath(layout.kdat),
-                "--",
-            ),
-            *(*criu.command, "check"),
-        ),
-        timeout_s=CHECK_TIMEOUT_S,
-    )
 
 
 def _write_facts(layout: Layout, criu: CriuBuild) -> None:
