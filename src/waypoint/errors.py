@@ -165,6 +165,7 @@ class ForkIncomplete(EngineError):
     """Some of the branches asked for could not be made; nothing is left of those. The others run."""
 
     code = "fork_incomplete"
+    hint = "the others run; fork again to make the rest"
 
     def __init__(self, made: Sequence[str], errors: Mapping[str, Exception]) -> None:
         reasons = "; ".join(f"{name}: {error}" for name, error in errors.items())
@@ -177,6 +178,7 @@ class CleanupFailed(EngineError):
     """Undoing a step failed: what the message names is left behind. `waypoint cleanup` tries again."""
 
     code = "cleanup_failed"
+    hint = "the next waypoint command tries again"
 
     def __init__(self, operation: str, failures: Sequence[str]) -> None:
         super().__init__(f"{operation}: cannot clean up: {'; '.join(failures)}")
@@ -196,7 +198,7 @@ class ShellDied(ShellError):
     code = "shell_died"
 
     def __init__(self, message: str, *, output: bytes = b"") -> None:
-        super().__init__(message, hint="restore a checkpoint to go on")
+        super().__init__(message, hint="bring a checkpoint back: waypoint restore SESSION[:BRANCH] NAME")
         self.output = output
 
 
@@ -209,7 +211,10 @@ class CommandTimedOut(ShellError):
 
     def __init__(self, timeout_s: float, output: bytes, *, resists: bool = False) -> None:
         tail = " and cannot be interrupted; it still runs" if resists else ""
-        super().__init__(f"command timed out after {timeout_s:g} s{tail}")
+        hint = (
+            "wait for its end, or restore a checkpoint" if resists else "it was ended and the shell is free"
+        )
+        super().__init__(f"command timed out after {timeout_s:g} s{tail}", hint=hint)
         self.timeout_s = timeout_s
         self.output = output
 

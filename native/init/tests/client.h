@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -71,6 +72,8 @@ static inline struct init start_init(const char *binary)
 	init.pid = fork();
 	CHECK(init.pid >= 0);
 	if (init.pid == 0) {
+		/* A failed check must not leave it behind. */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		execl(binary, binary, "init", "--dir", init.dir, "--any-peer", NULL);
 		_exit(127);
 	}

@@ -23,7 +23,7 @@ from pathlib import Path
 from waypoint.kernel.process import run_tool, spawn
 from waypoint.kernel.protobuf import Field, decode, encode
 
-__all__ = ["Criu", "CriuFailed", "DumpStatistics", "read_dump_statistics"]
+__all__ = ["Criu", "CriuFailed", "DumpStatistics", "digest_log", "read_dump_statistics"]
 
 ANSWER_TIMEOUT_S = 600.0  # writing tens of gigabytes of memory takes minutes; silence beyond this is a hang
 EXIT_TIMEOUT_S = 30.0
@@ -196,7 +196,7 @@ class Criu:
             try:
                 answer = _converse(ours, encode([(_REQ_TYPE, kind), (_REQ_OPTS, options)]), on_notify)
             except (ConnectionError, EOFError, TimeoutError) as error:
-                raise CriuFailed(_digest(log_file, work / "criu.out") or str(error), log_file) from error
+                raise CriuFailed(digest_log(log_file, work / "criu.out") or str(error), log_file) from error
             finally:
                 # A worker that loses its peer undoes what it began and lets the tasks run.
                 ours.close()
@@ -207,7 +207,7 @@ class Criu:
             os.close(images_fd)
             os.close(work_fd)
         if not answer.get(_RESP_SUCCESS):
-            raise CriuFailed(_digest(log_file, work / "criu.out") or "no reason given", log_file)
+            raise CriuFailed(digest_log(log_file, work / "criu.out") or "no reason given", log_file)
         restored = answer.get(_RESP_RESTORE, b"")
         pid = decode(restored).get(1, 0) if isinstance(restored, bytes) else 0
         return int(pid), read_dump_statistics(work / "stats-dump") if kind == _TYPE_DUMP else _NO_STATISTICS
@@ -244,7 +244,7 @@ def _converse(
     return answer
 
 
-def _digest(log_file: Path, out_file: Path) -> str:
+def digest_log(log_file: Path, out_file: Path) -> str:
     """The reason of a failure in one line, from the errors in CRIU's log."""
     errors = []
     if log_file.exists():

@@ -17,7 +17,7 @@ from waypoint.log import Timeline
 from waypoint.shell.client import ConnectionLost, InitRefused, ShellClient, shell_error
 from waypoint.shell.protocol import Ended, ErrorCode, How, ProtocolError, Reply, parse_ended, parse_output
 
-__all__ = ["CommandResult", "Connector", "run_command"]
+__all__ = ["CommandResult", "Connector", "Newlines", "run_command"]
 
 Connector = Callable[[], AbstractContextManager[tuple[ShellClient, str]]]
 """Connects with the gate held for the block; yields the connection and the branch's incarnation."""
@@ -135,7 +135,7 @@ class _Follower:
         self._job = job
         self._where = where
         self._offset = 0
-        self._newlines = _Newlines()
+        self._newlines = Newlines()
         self._chunks: list[bytes] = []
         self._on_output = self._chunks.append if on_output is None else on_output
 
@@ -190,7 +190,7 @@ class _Follower:
             client.follow(self._job, self._offset)
 
 
-class _Newlines:
+class Newlines:
     """Undoes what the terminal did to the output: each line feed became carriage return, line feed."""
 
     def __init__(self) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from waypoint.errors import (
     AbilityMissing,
+    Broken,
     CleanupFailed,
     EngineError,
     NotPermitted,
@@ -169,7 +170,13 @@ class Context:
         what = f"branch {branch!r}"
         with locked(self.gate_lock(session_id, branch), what=what, shared=True):
             record = self.catalogue.branch(session_id, branch)
-            yield ShellClient(self.layout.mount(record.incarnation)), record.incarnation
+            try:
+                client = ShellClient(self.layout.mount(record.incarnation))
+            except Broken as error:
+                raise Broken(
+                    f"branch {branch!r} of session {session_id}: {error}", hint=error.hint
+                ) from error
+            yield client, record.incarnation
 
     def point_live_link(self, session_id: str, branch: str, incarnation: str) -> None:
         """Let the branch's stable path lead to the mount of its present incarnation."""

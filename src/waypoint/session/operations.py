@@ -77,7 +77,9 @@ def create_session(
     if name is not None:
         parse_name("session", name)
         if any(session.name == name for session in context.catalogue.sessions()):
-            raise AlreadyExists("session", name)
+            raise AlreadyExists(
+                "session", name, hint=f"choose another name, or remove that session: waypoint cleanup {name}"
+            )
     session = SessionRecord(
         id=new_id(8), name=name, base=base, workspace=workspace, created_at=time.time(), is_open=True
     )
@@ -218,7 +220,7 @@ def fork_checkpoint(
     Each branch is made whole or not at all. If some fail, ForkIncomplete names them; the others run.
     """
     if len(set(names)) != len(names):
-        raise UsageError("the names of new branches must differ")
+        raise UsageError("the names of new branches must differ", hint="give each branch a name of its own")
     for name in names:
         parse_name("branch", name)
         if context.catalogue.has_name(session.id, name):
@@ -263,9 +265,9 @@ def _fork_one(
             context.point_live_link(session.id, name, incarnation)
             with context.catalogue.transaction():
                 if not context.catalogue.session(session.id).is_open:
-                    raise NotFound("session", session.id)
+                    raise NotFound("session", session.id, hint="it is being removed: waypoint list")
                 if context.catalogue.has_name(session.id, name):
-                    raise AlreadyExists("branch or checkpoint", name)
+                    raise AlreadyExists("branch or checkpoint", name, hint="choose another name")
                 context.catalogue.put_branch(branch)
                 context.end(operation, OperationStatus.DONE)
     return branch
@@ -319,7 +321,9 @@ def cleanup_session(context: Context, session: SessionRecord, *, force: bool = F
             for branch in context.catalogue.branches(session.id):
                 lock = context.branch_lock(session.id, branch.name)
                 what = f"branch {branch.name!r} of session {session.id}"
-                with locked(lock, what=what, wait=False):
+                with locked(
+                    lock, what=what, wait=False, hint="wait for it, or remove it all the same: --force"
+                ):
                     pass
         with context.operation("cleanup", session.id, "", removes=True) as operation:
             with operation.timeline.step("remove"):

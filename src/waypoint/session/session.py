@@ -167,10 +167,14 @@ class Session(NamedTuple):
         from waypoint.session.operations import default_branch_names, fork_checkpoint
 
         if ids is not None and n is not None and len(ids) != n:
-            raise UsageError(f"{n} branches but {len(ids)} names")
+            raise UsageError(
+                f"{n} branches but {len(ids)} names", hint="give one of the two, or as many names"
+            )
         count = n if n is not None else len(ids) if ids is not None else 1
         if not 1 <= count <= FORKS_MAX:
-            raise UsageError(f"cannot make {count} branches at once (1 to {FORKS_MAX})")
+            raise UsageError(
+                f"cannot make {count} branches at once", hint=f"ask for 1 to {FORKS_MAX}; fork again for more"
+            )
         checkpoint = self._fork_source(source)
         names = ids or default_branch_names(self.context, self.id, count)
         made = fork_checkpoint(self.context, self.record, checkpoint, names)

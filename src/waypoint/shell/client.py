@@ -37,6 +37,7 @@ __all__ = ["DEFAULT_SIZE", "ConnectionLost", "InitRefused", "ShellClient", "Wind
 CONTROL_SOCKET = "/.waypoint/sock"
 ANSWER_TIMEOUT_S = 20.0  # init answers at once; only OPEN waits, for the shell's first prompt
 RECEIVE_BYTES = 1 << 18
+_RESTORE = "bring a checkpoint back: waypoint restore SESSION[:BRANCH] NAME"
 
 WindowSize = tuple[int, int]
 """Rows and columns."""
@@ -67,11 +68,12 @@ class ShellClient:
             version = int.from_bytes(payload[:2], "little")
             if kind is not Reply.HELLO or version != VERSION:
                 raise Broken(
-                    f"the branch's init speaks protocol {version}, this version of waypoint {VERSION}"
+                    f"the branch's init speaks protocol {version}, this version of waypoint {VERSION}",
+                    hint="use the version of waypoint that made the session",
                 )
         except ConnectionLost as error:
             self.close()
-            raise Broken("the branch's init closed the connection", hint="restore a checkpoint") from error
+            raise Broken("the branch's init closed the connection", hint=_RESTORE) from error
         except BaseException:
             self.close()
             raise
@@ -220,4 +222,4 @@ def _connect(root: Path) -> socket.socket:
 
 
 def _not_running() -> Broken:
-    return Broken("the branch does not answer: its init has ended", hint="restore a checkpoint to go on")
+    return Broken("it does not answer: its init has ended", hint=_RESTORE)

@@ -18,22 +18,29 @@ from waypoint.errors import Busy
 
 __all__ = ["locked"]
 
+BUSY_HINT = "leave out --no-wait to wait for it"
+
 
 @contextmanager
-def locked(path: Path, *, what: str, wait: bool = True, shared: bool = False) -> Iterator[int]:
+def locked(
+    path: Path, *, what: str, wait: bool = True, shared: bool = False, hint: str = BUSY_HINT
+) -> Iterator[int]:
     """Hold the lock at ``path`` for the block; yield its descriptor.
 
-    With ``wait=False`` a lock held by someone else raises Busy, naming ``what``. A child that inherits
+    With ``wait=False`` a lock held by someone else raises Busy with ``what`` and ``hint``. A child that inherits
     the descriptor keeps the lock until it ends, even if we die first.
     """
-    fd = _acquire(path, what=what, wait=wait, shared=shared)
+    try:
+        fd = _acquire(path, wait=wait, shared=shared)
+    except BlockingIOError as error:
+        raise Busy(f"{what} is busy", hint=hint) from error
     try:
         yield fd
     finally:
         os.close(fd)
 
 
-def _acquire(path: Path, *, what: str, wait: bool, shared: bool) -> int:
+def _acquire(path: Path, *, wait: bool, shared: bool) -> int:
     kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -41,9 +48,6 @@ def _acquire(path: Path, *, what: str, wait: bool, shared: bool) -> int:
             fcntl.flock(fd, kind)
             if _is_same_file(fd, path):
                 return fd
-        except BlockingIOError as error:
-            os.close(fd)
-            raise Busy(f"{what} is busy", hint="leave out --no-wait to wait for it") from error
         except BaseException:
             os.close(fd)
             raise

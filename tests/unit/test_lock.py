@@ -1,0 +1,60 @@
+"""Locks between processes."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from waypoint.errors import Busy
+from waypoint.store.lock import locked
+
+
+def test_a_second_holder_is_told_busy_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with locked(path, what="branch 'main'"), pytest.raises(Busy, match="branch 'main' is busy"):
+        with locked(path, what="branch 'main'", wait=False):
+            pass
+    with locked(path, what="free again", wait=False):
+        pass
+
+
+def test_shared_holders_go_together_and_keep_an_exclusive_one_out(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with locked(path, what="gate", shared=True), locked(path, what="gate", shared=True, wait=False):
+        with pytest.raises(Busy), locked(path, what="gate", wait=False):
+            pass
+
+
+def test_a_child_that_inherits_the_lock_keeps_it_after_we_let_go(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with locked(path, what="x") as fd:
+        child = subprocess.Popen(
+            [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, pass_fds=[fd]
+        )
+    with pytest.raises(Busy), locked(path, what="x", wait=False):
+        pass
+    child.communicate(b"")
+    with locked(path, what="x", wait=False):
+        pass
+
+
+def test_one_who_waited_for_a_removed_lock_file_takes_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    got: list[bool] = []
+    begun = threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        with locked(path, what="x") as fd:
+            got.append(os.path.samestat(os.fstat(fd), path.stat()))
+
+    with locked(path, what="x"):
+        thread = threading.Thread(target=wait)
+        thread.start()
+        begun.wait(10)
+        path.unlink()
+    thread.join(10)
+    assert got == [True]
