@@ -46,6 +46,7 @@ help: ## list the targets
 
 install: packages $(STAMP) $(INIT) ## Debian packages, .venv with the waypoint command, CRIU and the storage pool
 	@$(BIN)/waypoint setup
+	@$(BIN)/waypoint pool unmount --if-idle >/dev/null # the next command mounts it again
 
 demo: install ## the main job, checked step by step: a live session is saved, restored and branched
 	@$(BIN)/python examples/demo.py

@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from support.leaks import Holdings, look_at_host
+from support.leaks import Holdings, look_at_host, sweep
 from waypoint import Session, Waypoint
 from waypoint.config import DEFAULT_STATE_DIR
 from waypoint.errors import HostError, StoreError
 from waypoint.kernel.provision import find_prefix_criu
 from waypoint.session.setup import prepare_host
 from waypoint.store.layout import Layout
-from waypoint.store.pool import unmount_pool
 
 POOL_BYTES = 12 << 30
 
@@ -53,7 +52,7 @@ def state_dir() -> Iterator[Path]:
             raise
         pytest.skip(f"this host cannot checkpoint: {error}")
     yield path
-    unmount_pool(path)
+    sweep(path)
     shutil.rmtree(path)
 
 

@@ -1,104 +1,24 @@
-"""The command line as users have it: the installed script, run as a process."""
+"""Fixtures for tests through the command line."""
 
-import json
 import os
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-COMMAND = Path(sys.executable).with_name("waypoint")
-TIMEOUT_S = 120.0
-
-
-class Ended(NamedTuple):
-    """How a command line ended."""
-
-    exit_code: int
-    out: bytes
-    err: str
-
-    @property
-    def text(self) -> str:
-        return self.out.decode()
-
-    @property
-    def lines(self) -> list[str]:
-        return self.text.splitlines()
-
-
-class Failure(NamedTuple):
-    """What the user is told."""
-
-    exit_code: int
-    code: str
-    message: str
-    hint: str
-
-
-class Cli:
-    """Runs ``waypoint`` on one state directory. No run may ever show a Python traceback."""
-
-    def __init__(self, state_dir: Path, home: Path) -> None:
-        self.state_dir = state_dir
-        self.env = {
-            "PATH": os.environ["PATH"],
-            "HOME": os.fspath(home),  # nobody's configuration file
-            "WAYPOINT_STATE_DIR": os.fspath(state_dir),
-        }
-
-    def start(self, *words: str) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(
-            [COMMAND, *words], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-
-    def run(self, *words: str, prefix: Sequence[str] = (), env: dict[str, str] | None = None) -> Ended:
-        ended = subprocess.run(
-            [*prefix, COMMAND, *words],
-            env={**self.env, **(env or {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        err = ended.stderr.decode()
-        assert "Traceback" not in err, err
-        return Ended(ended.returncode, ended.stdout, err)
-
-    def __call__(self, *words: str) -> str:
-        """Run a command line that must succeed; what it printed."""
-        ended = self.run(*words)
-        assert ended.exit_code == 0, ended
-        return ended.text.rstrip("\n")
-
-    def document(self, *words: str) -> Any:
-        """Run a command line that must succeed; the document it printed."""
-        return json.loads(self("--json", *words))
-
-    def failure(self, *words: str, prefix: Sequence[str] = (), env: dict[str, str] | None = None) -> Failure:
-        """Run a command line that must fail, as text and as JSON: both say the same, with a next move."""
-        text = self.run(*words, prefix=prefix, env=env)
-        formal = self.run("--json", *words, prefix=prefix, env=env)
-        assert text.exit_code == formal.exit_code != 0, (text, formal)
-        error = json.loads(formal.out)["error"]
-        assert sorted(error) == ["code", "hint", "message"]
-        assert (text.out, formal.err) == (b"", "")
-        assert text.err == f"waypoint: error: {error['message']}\n  hint: {error['hint']}\n"
-        assert error["hint"], error
-        return Failure(text.exit_code, error["code"], error["message"], error["hint"])
+from support.command_line import Cli
 
 
 @pytest.fixture
-def cli(state_dir: Path, tmp_path: Path, leaves_nothing_behind: None) -> Cli:
-    return Cli(state_dir, tmp_path)
+def cli(state_dir: Path, tmp_path: Path, leaves_nothing_behind: None) -> Iterator[Cli]:
+    """The command line; the sessions a test made are gone after it."""
+    command_line = Cli(state_dir, tmp_path)
+    yield command_line
+    for session in command_line("list", "--quiet").splitlines():
+        command_line("cleanup", session, "--force")
 
 
 @pytest.fixture
-def shell(cli: Cli, workspace: Path) -> Iterator[str]:
-    """The id of a session that starts in ``workspace``; gone after the test."""
-    session_id = cli("init", os.fspath(workspace), "--quiet").partition(",")[0]
-    yield session_id
-    cli.run("cleanup", session_id, "--force")
+def shell(cli: Cli, workspace: Path) -> str:
+    """The id of a session that starts in ``workspace``."""
+    return cli("init", os.fspath(workspace), "--quiet").partition(",")[0]

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from support.leaks import sweep
 from waypoint import Waypoint
 from waypoint.errors import PoolFull
 from waypoint.session.setup import prepare_host
 from waypoint.store.layout import Layout
-from waypoint.store.pool import open_pool, pool_usage, resize_pool, unmount_pool
+from waypoint.store.pool import open_pool, pool_usage, resize_pool
 
 SMALL_BYTES = 400 << 20
 LARGER_BYTES = 2 << 30
@@ -25,7 +26,7 @@ def small_state_dir(state_dir: Path) -> Iterator[Path]:
     Layout(path).criu_prefix.symlink_to(Layout(state_dir).criu_prefix.resolve())
     prepare_host(path, pool_size_bytes=SMALL_BYTES, proxies={}, progress=lambda _: None)
     yield path
-    unmount_pool(path)
+    sweep(path)
     shutil.rmtree(path)
 
 

@@ -5,10 +5,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from waypoint.kernel.cgroup import find_cgroup2
-from waypoint.kernel.mounts import read_mounts
+from waypoint.kernel.cgroup import Cgroup, find_cgroup2
+from waypoint.kernel.mounts import detach_all, read_mounts
+from waypoint.store.pool import unmount_pool
 
-__all__ = ["Holdings", "look_at_host"]
+__all__ = ["Holdings", "look_at_host", "sweep"]
 
 _KEPT_DIRECTORIES = ("mnt", "sessions", "work", "pool/branches", "pool/checkpoints")
 
@@ -29,11 +30,29 @@ class Holdings:
         )
 
 
-def look_at_host(state_dir: Path) -> Holdings:
+def sweep(state_dir: Path) -> None:
+    """Take away what a failed test left, so that nothing outlives the run. The pool is unmounted too."""
+    for cgroup in _cgroups(state_dir):
+        Cgroup(cgroup).remove()
+    for path in sorted(_mounts(state_dir), reverse=True):
+        if path != f"{state_dir}/pool":
+            detach_all(Path(path))
+    unmount_pool(state_dir)
+
+
+def _cgroups(state_dir: Path) -> list[Path]:
     tag = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:8]
-    cgroups = list(find_cgroup2().glob(f"waypoint-{tag}.*"))
+    return list(find_cgroup2().glob(f"waypoint-{tag}.*"))
+
+
+def _mounts(state_dir: Path) -> list[str]:
+    return [mount.path for mount in read_mounts() if mount.path.startswith(f"{state_dir}/")]
+
+
+def look_at_host(state_dir: Path) -> Holdings:
+    cgroups = _cgroups(state_dir)
     return Holdings(
-        mounts=frozenset(mount.path for mount in read_mounts() if mount.path.startswith(f"{state_dir}/")),
+        mounts=frozenset(_mounts(state_dir)),
         cgroups=frozenset(cgroup.name for cgroup in cgroups),
         processes=frozenset(
             f"{pid} in {cgroup.name}"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from waypoint import __version__
 from waypoint.cli.answer import Answer
-from waypoint.errors import UsageError
+from waypoint.errors import Busy, UsageError
 from waypoint.kernel.probe import Ability, probe_host
 from waypoint.session.drawing import megabytes
 from waypoint.session.setup import find_criu, prepare_host
@@ -107,9 +107,14 @@ def pool_resize(state_dir: Path, options: argparse.Namespace) -> Answer:
     return pool_status(state_dir, options)
 
 
-def pool_unmount(state_dir: Path, _options: argparse.Namespace) -> Answer:
+def pool_unmount(state_dir: Path, options: argparse.Namespace) -> Answer:
     with Waypoint(state_dir) as waypoint:
-        waypoint.unmount_pool()
+        try:
+            waypoint.unmount_pool()
+        except Busy as error:
+            if not options.if_idle:
+                raise
+            return Answer(text=f"Left mounted: {error}", document={"unmounted": False})
     return Answer(text="Pool unmounted; the next command mounts it again", document={"unmounted": True})
 
 

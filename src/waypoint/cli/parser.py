@@ -126,6 +126,10 @@ def _host_verbs(verbs: "_SubParsersAction[argparse.ArgumentParser]", common: arg
         ("unmount", "unmount it when no branch runs; the next command mounts it again"),
     ):
         action = _add(actions, common, Verb(f"pool {name}", "host", f"pool_{name}", on_host=True), about)
+        if name == "unmount":
+            action.add_argument(
+                "--if-idle", action="store_true", help="leave it, without an error, if it is in use"
+            )
         if name == "resize":
             action.add_argument("size", metavar="SIZE", help="the new size, such as 40G")
     _add(verbs, common, Verb("version", "host", "version", on_host=True), "print the version")
