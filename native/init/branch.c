@@ -123,7 +123,10 @@ static int replace_descriptors(int status_fd)
 {
 	int null_fd;
 
-	if (status_fd != STATUS_FD && dup3(status_fd, STATUS_FD, O_CLOEXEC) < 0)
+	/* It survives the exec: init closes it when it listens. */
+	if (status_fd != STATUS_FD && dup2(status_fd, STATUS_FD) < 0)
+		return -errno;
+	if (status_fd == STATUS_FD && fcntl(STATUS_FD, F_SETFD, 0))
 		return -errno;
 	if (close_range(STATUS_FD + 1, ~0U, 0))
 		return -errno;
@@ -152,7 +155,7 @@ static int start_session(void)
 
 static int exec_init(void)
 {
-	char *const argv[] = {"init", NULL};
+	char *const argv[] = {"init", "--ready", "3", NULL};
 	char *const environment[] = {NULL};
 
 	execve(INIT_PATH, argv, environment);
@@ -196,7 +199,7 @@ static void run_child(const struct branch *branch, int status_fd)
 	_exit(1);
 }
 
-/* What the child wrote before it failed; empty once its exec has succeeded. */
+/* What the child wrote before it failed; empty once init listens. */
 static int read_status(int fd, char *text, size_t size)
 {
 	size_t len = 0;

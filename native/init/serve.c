@@ -9,6 +9,7 @@
 #include <getopt.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -292,11 +293,12 @@ static int map_buffers(struct server *s)
 	return 0;
 }
 
-static int parse_options(int argc, char **argv, struct server *s)
+static int parse_options(int argc, char **argv, struct server *s, int *ready_fd)
 {
 	static const struct option options[] = {
 		{"dir", required_argument, NULL, 'd'},
 		{"any-peer", no_argument, NULL, 'a'},
+		{"ready", required_argument, NULL, 'r'},
 		{0},
 	};
 	int option;
@@ -306,6 +308,8 @@ static int parse_options(int argc, char **argv, struct server *s)
 			s->dir = optarg;
 		else if (option == 'a')
 			s->any_peer = true;
+		else if (option == 'r')
+			*ready_fd = atoi(optarg);
 		else
 			return -EINVAL;
 	}
@@ -322,11 +326,12 @@ int init_main(int argc, char **argv)
 {
 	static struct server server = {.dir = "/.waypoint"};
 	struct server *s = &server;
-	int err = parse_options(argc, argv, s);
+	int ready_fd = -1;
+	int err = parse_options(argc, argv, s, &ready_fd);
 
 	if (err)
 		return fail("options", err);
-	close_range(3, ~0U, 0);
+	close_range(ready_fd < 3 ? 3 : (unsigned int)ready_fd + 1, ~0U, 0);
 	err = map_buffers(s);
 	if (err)
 		return fail("map buffers", err);
@@ -336,6 +341,8 @@ int init_main(int argc, char **argv)
 	s->listener = listen_at(s->dir);
 	if (s->listener < 0)
 		return fail("listen", s->listener);
+	/* Whoever started us may connect from now on. */
+	close_fd(&ready_fd);
 	s->kernel_ms = kernel_clock_ms();
 	serve_forever(s);
 	return 0;

@@ -17,6 +17,7 @@
  * a report has been read, even if a background job never stops writing.
  */
 #define PTY_BUFFERED_MAX (64 * 1024)
+#define LITERAL_NEXT	 0x16
 #define READ_BUDGET	 (256 * 1024)
 
 void terminal_clear(struct terminal *t)
@@ -91,12 +92,62 @@ static void settle_input(const struct terminal *t)
 	poll(&pfd, 1, 0);
 }
 
+static int type_bytes(const struct terminal *t, const void *data, size_t len)
+{
+	ssize_t put = write(t->master, data, len);
+
+	if (put == (ssize_t)len)
+		return 0;
+	return put < 0 ? -errno : -EAGAIN;
+}
+
+/* Canonical, no echo, and no character means anything but "take the next one literally". */
+static struct termios literal_mode(struct termios mode)
+{
+	mode.c_iflag &= IUTF8;
+	mode.c_lflag &= ~(tcflag_t)(ECHO | ECHONL | ISIG);
+	mode.c_lflag |= ICANON | IEXTEN;
+	memset(mode.c_cc, _POSIX_VDISABLE, sizeof(mode.c_cc));
+	mode.c_cc[VLNEXT] = LITERAL_NEXT;
+	return mode;
+}
+
+/*
+ * With echo off and the newline typed as a literal character, the line is no
+ * line yet and the shell cannot read it. So the mode is the shell's own again
+ * before the command can look at it or change it. What then makes the line
+ * readable is not echoed: the end-of-file character, or, if the terminal is
+ * not canonical, the restored mode itself.
+ */
+static int type_unseen(struct terminal *t, const struct termios *mode)
+{
+	struct termios literal = literal_mode(*mode);
+	char typed[2 * RUN_LINE_MAX];
+	size_t len = 0;
+	int err;
+
+	for (size_t i = 0; i < t->run_line_len; i++) {
+		if (t->run_line[i] == '\n' || t->run_line[i] == LITERAL_NEXT)
+			typed[len++] = LITERAL_NEXT;
+		typed[len++] = t->run_line[i];
+	}
+	if (tcsetattr(t->slave, TCSANOW, &literal))
+		return -errno;
+	err = type_bytes(t, typed, len);
+	settle_input(t);
+	if (err)
+		tcflush(t->slave, TCIFLUSH);
+	if (tcsetattr(t->slave, TCSANOW, mode) && !err)
+		err = -errno;
+	if (!err && (mode->c_lflag & ICANON))
+		err = type_bytes(t, &mode->c_cc[VEOF], 1);
+	return err;
+}
+
 int terminal_type_run_line(struct terminal *t)
 {
 	struct termios mode;
-	struct termios quiet;
-	ssize_t put;
-	int err = 0;
+	int err;
 
 	if (tcgetattr(t->slave, &mode))
 		return -errno;
@@ -104,19 +155,12 @@ int terminal_type_run_line(struct terminal *t)
 	settle_input(t);
 	tcflush(t->slave, TCIFLUSH);
 	t->input_len = 0;
-	quiet = mode;
-	quiet.c_lflag &= ~(tcflag_t)(ECHO | ECHONL);
-	if (quiet.c_lflag != mode.c_lflag && tcsetattr(t->slave, TCSANOW, &quiet))
-		return -errno;
-	put = write(t->master, t->run_line, t->run_line_len);
-	if (put != (ssize_t)t->run_line_len)
-		err = put < 0 ? -errno : -EAGAIN;
-	settle_input(t);
-	if (err)
-		tcflush(t->slave, TCIFLUSH);
-	if (quiet.c_lflag != mode.c_lflag && tcsetattr(t->slave, TCSANOW, &mode) && !err)
-		err = -errno;
 	t->input_since_run = false;
+	if (!(mode.c_lflag & (ECHO | ECHONL)) || mode.c_cc[VEOF] == _POSIX_VDISABLE)
+		err = type_bytes(t, t->run_line, t->run_line_len);
+	else
+		err = type_unseen(t, &mode);
+	settle_input(t);
 	return err;
 }
 

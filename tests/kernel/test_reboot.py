@@ -17,7 +17,7 @@ def pretend_to_reboot(session: Session, state_dir: Path) -> None:
         context.platform.cgroup(branch.record.incarnation).remove()
         detach_all(context.layout.mount(branch.record.incarnation))
     unmount_pool(state_dir)
-    context.layout.kdat.unlink()
+    context.platform.criu.kdat.unlink()
 
 
 def test_checkpoints_can_be_restored_and_forked_after_a_restart(session: Session, state_dir: Path) -> None:

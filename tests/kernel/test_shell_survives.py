@@ -119,14 +119,6 @@ def test_terminal_modes_and_window_size_come_back(session: Session) -> None:
         assert branch.exec("test -t 0 && test -t 1 && test -t 2 && tput cols").output == "97\n"
 
 
-def test_a_command_finds_and_keeps_the_modes_of_the_terminal_on_a_busy_machine(session: Session) -> None:
-    """Init types the line that starts a command without echo; the command must not run before that is over."""
-    session.exec("for ((i = 0; i < 3 * $(nproc); i++)); do while :; do :; done & done")
-    for _ in range(60):
-        assert " echo " in session.exec("stty -a; stty -ixon").output
-        assert " -ixon " in session.exec("stty -a; stty ixon").output
-
-
 def test_a_change_of_the_window_reaches_the_foreground_after_a_restore(session: Session) -> None:
     for branch in return_after(session, "true"):
         assert (

@@ -78,6 +78,12 @@ class Cli:
         """Run a command line that must succeed; the document it printed."""
         return json.loads(self("--json", *words))
 
+    def failure_document(self, *words: str) -> Any:
+        """Run a command line that must fail with a document; the error in it."""
+        ended = self.run("--json", *words)
+        assert ended.exit_code != 0
+        return json.loads(ended.out)["error"]
+
     def failure(self, *words: str, prefix: Sequence[str] = (), env: dict[str, str] | None = None) -> Failure:
         """Run a command line that must fail, as text and as JSON: both say the same, with a next move."""
         text = self.run(*words, prefix=prefix, env=env)

@@ -201,8 +201,8 @@ static inline int receive_outcome(struct client *c)
 	return read_u16(&frame.body);
 }
 
-static inline int open_terminal(const struct init *init, struct client *c, const char *name,
-	const char *shell)
+static inline int open_terminal(
+	const struct init *init, struct client *c, const char *name, const char *shell)
 {
 	uint8_t buf[4096];
 	char text[1024];

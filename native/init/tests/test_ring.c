@@ -6,7 +6,8 @@
 
 static struct ring new_ring(void)
 {
-	void *data = mmap(NULL, RING_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *data =
+		mmap(NULL, RING_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	CHECK(data != MAP_FAILED);
 	return (struct ring){.data = data};

@@ -8,26 +8,19 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 
 from waypoint.engine.incarnation import external_mounts
+from waypoint.engine.obstacles import find_obstacles
 from waypoint.engine.platform import Platform
 from waypoint.errors import DumpFailed
 from waypoint.kernel.criu import CriuFailed
 from waypoint.log import Timeline
 from waypoint.model import Base, BranchRecord
 
-__all__ = ["Saved", "discard_checkpoint", "save"]
+__all__ = ["discard_checkpoint", "save"]
 
 _NO_SPACE = os.strerror(errno.ENOSPC)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
-    """What was written for a checkpoint."""
-
-    memory_bytes: int
-    pause_ms: float
 
 
 def save(
@@ -39,8 +32,8 @@ def save(
     quiesce: Callable[[], None],
     hold: Sequence[int],
     timeline: Timeline,
-) -> Saved:
-    """Write files and processes of ``branch`` as ``checkpoint_id``.
+) -> int:
+    """Write files and processes of ``branch`` as ``checkpoint_id``; return the bytes of process images.
 
     ``quiesce`` makes init let go of its clients. The locks in ``hold`` are kept by CRIU too, until it has
     ended: if we die, nobody touches the branch before CRIU has let it go. When this returns or raises,
@@ -74,9 +67,11 @@ def save(
         where = f"branch {branch.name!r} of session {branch.session_id}"
         if _NO_SPACE in error.reason:
             raise OSError(errno.ENOSPC, _NO_SPACE, os.fspath(images)) from error
-        raise DumpFailed(where, error.reason, error.log_file) from error
+        obstacles = find_obstacles(platform.cgroup(branch.incarnation))
+        reason = f"{'; '.join(obstacles)} [{error.reason}]" if obstacles else error.reason
+        raise DumpFailed(where, reason, error.log_file) from error
     timeline.note("pause", statistics.pause_ms)
-    return Saved(memory_bytes=_size(os.fspath(images)), pause_ms=statistics.pause_ms)
+    return _size(images)
 
 
 def discard_checkpoint(platform: Platform, checkpoint_id: str) -> None:
@@ -87,5 +82,5 @@ def discard_checkpoint(platform: Platform, checkpoint_id: str) -> None:
         shutil.rmtree(directory)
 
 
-def _size(directory: str) -> int:
+def _size(directory: Path) -> int:
     return sum(entry.stat().st_size for entry in os.scandir(directory))

@@ -42,14 +42,9 @@ class Cgroup:
         except FileNotFoundError:
             return False
 
-    def holds(self, pid: int) -> bool:
-        """Whether process ``pid`` is a member: the proof that a recorded pid is still ours."""
-        try:
-            text = Path(f"/proc/{pid}/cgroup").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-        ours = "/" + os.fspath(self.path.relative_to(find_cgroup2()))
-        return any(line == f"0::{ours}" for line in text.splitlines())
+    def members(self) -> list[int]:
+        """The pids of its processes, as the host sees them."""
+        return [int(pid) for pid in (self.path / "cgroup.procs").read_text().split()]
 
     def kill(self) -> None:
         """Kill every member and wait until the kernel says that none is left."""

@@ -30,6 +30,7 @@ EXIT_TIMEOUT_S = 30.0
 CHECK_TIMEOUT_S = 60.0
 GHOST_LIMIT_BYTES = 512 << 20  # deleted but open files up to this size are saved with the processes
 MESSAGE_BYTES_MAX = 1 << 16
+ERRORS_QUOTED = 2  # the first is the cause, later ones are its consequences
 
 # Field numbers of CRIU's rpc.proto.
 _REQ_TYPE, _REQ_OPTS, _REQ_NOTIFY_SUCCESS = 1, 2, 3
@@ -45,13 +46,6 @@ _LOG_ERRORS_AND_WARNINGS = 2
 _LOG_ERROR = re.compile(r"^(?:\([\d.]+\))?\s*(?:\d+:\s*)?Error \([^)]*\): (.*)$")
 # Said at every start where root lacks CAP_SYS_RESOURCE; CRIU goes on.
 _HARMLESS = "RLIMIT_NOFILE"
-_REASONS = (
-    ("io_uring", "a process uses io_uring, which CRIU cannot save (for Node.js set UV_USE_IO_URING=0)"),
-    ("[userfaultfd]", "a process uses userfaultfd, which CRIU cannot save"),
-    ("secretmem", "a process uses memfd_secret, which CRIU cannot save"),
-    ("ptrace", "a process is being traced (a debugger or strace runs in the branch)"),
-    ("No space left", "no space left in the pool"),
-)
 
 
 class CriuFailed(Exception):
@@ -252,11 +246,8 @@ def digest_log(log_file: Path, out_file: Path) -> str:
             match = _LOG_ERROR.match(line)
             if match and _HARMLESS not in match[1]:
                 errors.append(match[1])
-    text = "; ".join(errors[:2])
-    for pattern, reason in _REASONS:
-        if any(pattern in error for error in errors):
-            return f"{reason} [{text}]"
-    return text or out_file.read_text(errors="replace").strip()
+    distinct = list(dict.fromkeys(errors))
+    return "; ".join(distinct[:ERRORS_QUOTED]) or out_file.read_text(errors="replace").strip()
 
 
 def read_dump_statistics(path: Path) -> DumpStatistics:

@@ -18,7 +18,7 @@ from pathlib import Path
 from waypoint.errors import AbilityMissing, HostError
 from waypoint.kernel.cgroup import find_cgroup2
 from waypoint.kernel.process import CLEAN_ENV, run_tool
-from waypoint.kernel.provision import MIN_VERSION, CriuBuild, parse_version
+from waypoint.kernel.provision import CriuBuild, minimum_version, parse_version
 
 __all__ = ["Ability", "can_checkpoint", "probe_host"]
 
@@ -241,8 +241,8 @@ def _criu(criu: CriuBuild | None) -> Ability:
     found = False
     if criu is None:
         detail = "none that works"
-    elif parse_version(criu.version) < MIN_VERSION:
-        detail = f"{criu.version} is too old"
+    elif parse_version(criu.version) < minimum_version():
+        detail = f"{criu.version} is too old for this kernel"
     else:
         detail = f"{criu.version} ({'installed on the host' if criu.origin == 'host' else criu.command[-1]})"
         try:
@@ -255,7 +255,7 @@ def _criu(criu: CriuBuild | None) -> Ability:
         found=found,
         required=True,
         detail=detail,
-        why="it saves and restores processes; 4.1 is the first that knows current kernels",
+        why="it saves and restores processes; older ones than 4.1, on Linux 6.16 than 4.2, cannot here",
         remedy="waypoint setup",
     )
 

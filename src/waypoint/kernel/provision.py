@@ -26,7 +26,7 @@ from waypoint.kernel.apt_sources import AptSource, debian_archives, read_sources
 from waypoint.kernel.process import CLEAN_ENV, run_tool
 
 __all__ = [
-    "MIN_VERSION",
+    "minimum_version",
     "CriuBuild",
     "find_host_criu",
     "find_prefix_criu",
@@ -34,8 +34,8 @@ __all__ = [
     "provision_criu",
 ]
 
-MIN_VERSION = (4, 1)
-SUITES = ("trixie", "sid")  # the oldest Debian release whose CRIU is new enough, then the newest
+# Debian suites and the CRIU that each has at least, oldest first.
+SUITES = (("trixie", (4, 1)), ("forky", (4, 2)), ("sid", (4, 2)))
 MANIFEST = "waypoint-criu.json"
 APT_DIR = Path("/etc/apt")
 OS_RELEASE = Path("/etc/os-release")
@@ -74,7 +74,8 @@ def find_prefix_criu(prefix: Path) -> CriuBuild | None:
         build = CriuBuild(command=tuple(fields["command"]), version=str(fields["version"]), origin="prefix")
     except (OSError, ValueError, KeyError, TypeError):
         return None  # none yet, or not ours: provisioning makes it anew
-    return build if os.access(build.command[0], os.X_OK) else None
+    is_usable = parse_version(build.version) >= minimum_version() and os.access(build.command[0], os.X_OK)
+    return build if is_usable else None
 
 
 def provision_criu(
@@ -98,6 +99,15 @@ def provision_criu(
             _remove(work)
 
 
+def minimum_version(kernel: str | None = None) -> tuple[int, ...]:
+    """The oldest CRIU that can save a session on ``kernel`` (default: the running one).
+
+    4.1 is the first that knows the memory layout of Linux 6.13. Since Linux 6.16 an internet socket has no
+    SO_PASSCRED, and CRIU before 4.2 gives up on every such socket, while its own check says that all is well.
+    """
+    return (4, 2) if parse_version(kernel or platform.release()) >= (6, 16) else (4, 1)
+
+
 def parse_version(text: str) -> tuple[int, ...]:
     """``Version: 4.1.1`` as numbers; empty if there is none in ``text``."""
     match = re.search(r"\b(\d+(?:\.\d+)+)", text)
@@ -118,7 +128,9 @@ def _provision(
         raise AbilityMissing(f"no source of Debian packages is configured in {APT_DIR}", hint=INSTALL_HINT)
     failures: list[HostError] = []
     for archive in archives:
-        for suite in SUITES:
+        for suite, newest in SUITES:
+            if newest < minimum_version():
+                continue
             _remove(work)
             try:
                 progress(f"criu: downloading from Debian {suite}")
@@ -245,7 +257,7 @@ def _working_version(command: tuple[str, ...]) -> str | None:
     """The version, if it is new enough and ``criu check`` passes."""
     try:
         version = parse_version(run_tool([*command, "--version"], timeout_s=CHECK_TIMEOUT_S).stdout)
-        if version < MIN_VERSION:
+        if version < minimum_version():
             return None
         run_tool([*command, "check"], timeout_s=CHECK_TIMEOUT_S)
     except (ToolFailed, ToolMissing, ToolTimedOut):

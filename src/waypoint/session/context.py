@@ -72,7 +72,7 @@ class Context:
         command = tuple(facts["criu_command"])
         if not Path(command[0]).exists():
             raise AbilityMissing(f"CRIU is gone: {command[0]}", hint="run waypoint setup again")
-        criu = Criu(command=command, launcher=launcher_path(), kdat=self.layout.kdat)
+        criu = Criu(command=command, launcher=launcher_path(), kdat=self.layout.kdat(facts["criu_version"]))
         if not criu.is_warm():
             criu.warm()
         return Platform(

@@ -142,7 +142,7 @@ def snapshot_branch(
             root = context.layout.mount(branch.incarnation)
             with locked(context.gate_lock(session.id, branch_name), what=branch_name) as gate_fd:
                 try:
-                    saved = save(
+                    memory_bytes = save(
                         context.platform,
                         session.base,
                         branch,
@@ -162,7 +162,7 @@ def snapshot_branch(
                     parent=branch.head,
                     branch=branch_name,
                     created_at=time.time(),
-                    memory_bytes=saved.memory_bytes,
+                    memory_bytes=memory_bytes,
                 )
                 with context.catalogue.transaction():
                     context.catalogue.add_checkpoint(checkpoint)
@@ -183,7 +183,7 @@ def restore_branch(
 
     The checkpoint comes to life beside the branch first; the branch is given up only when it answers.
     """
-    checkpoint = context.catalogue.checkpoint(session.id, checkpoint_name)
+    checkpoint = context.catalogue.checkpoint(session.id, parse_name("checkpoint", checkpoint_name))
     with _holding(context, session.id, branch_name, wait=wait):
         old = context.catalogue.branch(session.id, branch_name)
         incarnation = new_id()
@@ -212,6 +212,16 @@ def restore_branch(
     return checkpoint
 
 
+def check_new_names(context: Context, session_id: str, names: Sequence[str]) -> None:
+    """Refuse names that new branches cannot have, before anything is made for them."""
+    if len(set(names)) != len(names):
+        raise UsageError("the names of new branches must differ", hint="give each branch a name of its own")
+    for name in names:
+        parse_name("branch", name)
+        if context.catalogue.has_name(session_id, name):
+            raise AlreadyExists("branch or checkpoint", name, hint="choose another name")
+
+
 def fork_checkpoint(
     context: Context, session: SessionRecord, checkpoint: CheckpointRecord, names: Sequence[str]
 ) -> list[BranchRecord]:
@@ -219,18 +229,10 @@ def fork_checkpoint(
 
     Each branch is made whole or not at all. If some fail, ForkIncomplete names them; the others run.
     """
-    if len(set(names)) != len(names):
-        raise UsageError("the names of new branches must differ", hint="give each branch a name of its own")
-    for name in names:
-        parse_name("branch", name)
-        if context.catalogue.has_name(session.id, name):
-            raise AlreadyExists("branch or checkpoint", name, hint="choose another name")
+    check_new_names(context, session.id, names)
     _ = context.platform  # found once, not by every thread
     with ThreadPoolExecutor(min(len(names), FORKS_AT_ONCE)) as pool:
-        pending = {
-            name: pool.submit(_fork_one, context, session, checkpoint, name, together=len(names))
-            for name in names
-        }
+        pending = {name: pool.submit(_fork_one, context, session, checkpoint, name) for name in names}
     made: list[BranchRecord] = []
     errors: dict[str, WaypointError] = {}
     for name, future in pending.items():
@@ -246,7 +248,7 @@ def fork_checkpoint(
 
 
 def _fork_one(
-    context: Context, session: SessionRecord, checkpoint: CheckpointRecord, name: str, *, together: int
+    context: Context, session: SessionRecord, checkpoint: CheckpointRecord, name: str
 ) -> BranchRecord:
     incarnation = new_id()
     with (
@@ -256,7 +258,6 @@ def _fork_one(
         ) as operation,
         UndoStack(f"fork {name}") as undo,
     ):
-        operation.timeline.note("together", together)
         undo.on_failure("remove the locks", lambda: context.remove_locks(session.id, name))
         undo.on_failure("remove the branch", lambda: destroy(context.platform, incarnation))
         branch = _revive(context, session, checkpoint, name, incarnation, operation)

@@ -164,7 +164,7 @@ class Session(NamedTuple):
 
         They are made at the same time, each whole or not at all. ``ids`` names them.
         """
-        from waypoint.session.operations import default_branch_names, fork_checkpoint
+        from waypoint.session.operations import check_new_names, default_branch_names, fork_checkpoint
 
         if ids is not None and n is not None and len(ids) != n:
             raise UsageError(
@@ -175,6 +175,7 @@ class Session(NamedTuple):
             raise UsageError(
                 f"cannot make {count} branches at once", hint=f"ask for 1 to {FORKS_MAX}; fork again for more"
             )
+        check_new_names(self.context, self.id, ids or [])
         checkpoint = self._fork_source(source)
         names = ids or default_branch_names(self.context, self.id, count)
         made = fork_checkpoint(self.context, self.record, checkpoint, names)

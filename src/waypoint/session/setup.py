@@ -53,7 +53,7 @@ def prepare_host(
     pool = create_pool(state_dir, size_bytes=pool_size_bytes, progress=progress)
     for part in ("branches", "checkpoints", "init", "bases"):
         (layout.pool / part).mkdir(exist_ok=True)
-    tool = Criu(command=criu.command, launcher=launcher_path(), kdat=layout.kdat)
+    tool = Criu(command=criu.command, launcher=launcher_path(), kdat=layout.kdat(criu.version))
     if not tool.is_warm():
         progress("asking the kernel what CRIU can use")
         tool.warm()

@@ -44,7 +44,7 @@ SESSION_ENV: Mapping[str, str] = {
 
 
 class ShellProfile(NamedTuple):
-    """One kind of shell. ``@`` in the texts stands for the terminal's directory of control files."""
+    """One kind of shell. ``%DIR%`` in the texts stands for the terminal's directory of control files."""
 
     argv: tuple[str, ...]
     rc: str
@@ -53,23 +53,23 @@ class ShellProfile(NamedTuple):
     def for_terminal(self, terminal: str) -> "ShellProfile":
         where = f"/.waypoint/{terminal}"
         return ShellProfile(
-            argv=tuple(part.replace("@", where) for part in self.argv),
-            rc=self.rc.replace("@", where),
-            run_line=self.run_line.replace("@", where),
+            argv=tuple(part.replace("%DIR%", where) for part in self.argv),
+            rc=self.rc.replace("%DIR%", where),
+            run_line=self.run_line.replace("%DIR%", where),
         )
 
 
 # __waypoint_end runs after each command: prompt tools (starship, direnv, …) may have replaced
 # PROMPT_COMMAND, and without our part in it the command would never be seen to end.
 BASH = ShellProfile(
-    argv=("/bin/bash", "--noprofile", "--rcfile", "@/rc", "--noediting", "-i"),
+    argv=("/bin/bash", "--noprofile", "--rcfile", "%DIR%/rc", "--noediting", "-i"),
     rc="""\
 __waypoint_prompt() {
-    builtin printf '%s\\n' "$?" >@/status
-    builtin read -r _ <@/go
+    builtin printf '%s\\n' "$?" >%DIR%/status
+    builtin read -r _ <%DIR%/go
 }
 __waypoint_end() {
-    builtin local status=$?
+    builtin local status="$?"
     case ${PROMPT_COMMAND[*]} in
         *__waypoint_prompt*) ;;
         *) PROMPT_COMMAND=(__waypoint_prompt "${PROMPT_COMMAND[@]}") ;;
@@ -77,9 +77,9 @@ __waypoint_end() {
     builtin return "$status"
 }
 PROMPT_COMMAND=__waypoint_prompt
-PS1= PS2=
+PS1= PS2= HISTCONTROL=ignoreboth
 unset HISTFILE
 set +H
 """,
-    run_line=" . @/cmd; __waypoint_end\n",
+    run_line=" . %DIR%/cmd; __waypoint_end\n",
 )

@@ -72,7 +72,10 @@ def _matters(mount: MountEntry, layout: Layout, start: Path, mounts: list[MountE
         return False
     if any(_is_below(mount.path, own) for own in _OWN_TREES):
         if _is_below(os.fspath(start), mount.path) and mount is _holding(start, mounts):
-            raise UsageError(f"{start} is on {mount.path}, which a session does not share with the host")
+            raise UsageError(
+                f"{start} is on {mount.path}, which a session does not share with the host",
+                hint="start the session in a directory on a disk",
+            )
         return False
     if mount is _holding(start, mounts):
         return True

@@ -215,6 +215,8 @@ class Catalogue:
                 checkpoint.memory_bytes,
             )
         except sqlite3.IntegrityError as error:
+            if "FOREIGN KEY" in str(error):
+                raise NotFound("session", checkpoint.session_id) from error
             raise AlreadyExists("checkpoint", checkpoint.name) from error
 
     def checkpoints(self, session_id: str) -> list[CheckpointRecord]:

@@ -34,11 +34,10 @@ class Layout(NamedTuple):
         """What set-up found out about this host: CRIU's command and version."""
         return self.state_dir / "host.json"
 
-    @property
-    def kdat(self) -> Path:
-        """CRIU's knowledge of the kernel that is running now."""
+    def kdat(self, criu_version: str) -> Path:
+        """What this CRIU knows of the kernel that is running now; another of either must ask again."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return self.state_dir / f"criu-{boot}.kdat"
+        return self.state_dir / f"criu-{criu_version}-{boot}.kdat"
 
     def lock(self, name: str) -> Path:
         return self.state_dir / "locks" / name

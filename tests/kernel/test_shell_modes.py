@@ -1,0 +1,43 @@
+"""Modes and settings of the shell that could keep it from reporting the end of a command."""
+
+import pytest
+
+from waypoint import Session
+from waypoint.errors import ShellDied
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "set -u",
+        "set -o posix",
+        "set -f",
+        "set -C",
+        "unset PROMPT_COMMAND",
+        "PROMPT_COMMAND='x=1'",
+        "PROMPT_COMMAND=('x=1' 'y=2')",
+        "printf() { :; }; read() { :; }",
+        "alias printf=false read=false",
+        "IFS=0123456789",
+        "trap 'true' DEBUG",
+        "exec 3>&1",
+        "stty -echo; stty raw; stty sane",
+        "PATH=",
+    ],
+)
+def test_commands_end_with_their_status_whatever_the_shell_is_set_to(session: Session, setting: str) -> None:
+    assert session.exec(setting, timeout_s=20).exit_code == 0
+    assert session.exec("(exit 7)", timeout_s=20).exit_code == 7
+    assert session.exec('echo "$?"', timeout_s=20).output == "7\n"
+
+
+def test_under_errexit_a_command_that_fails_ends_the_shell_and_that_is_reported(session: Session) -> None:
+    session.exec("set -e")
+    assert session.exec("if false; then :; fi; echo on", timeout_s=20).output == "on\n"
+    with pytest.raises(ShellDied, match="exited with status 1"):
+        session.exec("false", timeout_s=20)
+
+
+def test_history_holds_nothing_of_ours(session: Session) -> None:
+    session.exec("true")
+    assert "waypoint" not in session.exec("history").output
