@@ -242,7 +242,7 @@ def _sessions(waypoint: Waypoint, count: int) -> Iterator[list[Session]]:
 def _state_directory() -> Iterator[Path]:
     path = Path(f"/var/tmp/waypoint-bench-{secrets.token_hex(4)}")
     path.mkdir()
-    prefix = Layout(DEFAULT_STATE_DIR).criu_prefix
+    prefix = Layout(Path(DEFAULT_STATE_DIR)).criu_prefix
     if prefix.exists():
         Layout(path).criu_prefix.symlink_to(prefix)
     try:

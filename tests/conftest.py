@@ -42,8 +42,8 @@ def state_dir() -> Iterator[Path]:
     """A state directory of this run only, removed with all it holds at the end."""
     path = Path(f"/var/tmp/waypoint-tests-{secrets.token_hex(4)}")
     path.mkdir()
-    if find_prefix_criu(Layout(DEFAULT_STATE_DIR).criu_prefix) is not None:
-        Layout(path).criu_prefix.symlink_to(Layout(DEFAULT_STATE_DIR).criu_prefix)  # saves the download
+    if find_prefix_criu(Layout(Path(DEFAULT_STATE_DIR)).criu_prefix) is not None:
+        Layout(path).criu_prefix.symlink_to(Layout(Path(DEFAULT_STATE_DIR)).criu_prefix)  # saves the download
     try:
         prepare_host(path, pool_size_bytes=POOL_BYTES, proxies=dict(os.environ), progress=lambda _: None)
     except (HostError, StoreError) as error:

@@ -4,9 +4,7 @@
 they are first used, so that ``import waypoint`` costs next to nothing.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # see waypoint.errors
 if TYPE_CHECKING:
     from waypoint.errors import WaypointError
     from waypoint.model import CheckpointRecord
@@ -41,4 +39,6 @@ _WHERE = {
 def __getattr__(name: str) -> object:
     if name not in _WHERE:
         raise AttributeError(f"module 'waypoint' has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(f"waypoint.{_WHERE[name]}"), name)

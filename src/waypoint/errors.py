@@ -36,8 +36,12 @@ The number is the exit code of the command line. ``code`` is the stable name use
 says in what state the session is when it is raised.
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from __future__ import annotations
+
+TYPE_CHECKING = False  # as in typing, which costs a third of the interpreter's own start to import
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 
 class WaypointError(Exception):

@@ -5,9 +5,13 @@ benchmarks. Observers see each step as it starts; the fault-injection tests use 
 process at every step in turn.
 """
 
+from __future__ import annotations
+
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+
+TYPE_CHECKING = False  # see waypoint.errors
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Timeline", "step_observers"]
 
@@ -16,23 +20,16 @@ step_observers: list[Callable[[str, str], None]] = []
 
 
 class Timeline:
-    """The steps of one operation, in milliseconds, in the order they began."""
+    """The steps of one operation, in milliseconds, in the order they ended."""
 
     def __init__(self, operation: str) -> None:
         self.operation = operation
         self.phases_ms: dict[str, float] = {}
         self._began = time.perf_counter()
 
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        """Time the block as step ``name``."""
-        for observer in step_observers:
-            observer(self.operation, name)
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.note(name, (time.perf_counter() - began) * 1000)
+    def step(self, name: str) -> _Step:
+        """A block that is timed as step ``name``."""
+        return _Step(self, name)
 
     def note(self, name: str, milliseconds: float) -> None:
         """Record a duration that was measured elsewhere, by CRIU for instance."""
@@ -41,3 +38,17 @@ class Timeline:
     def total_ms(self) -> float:
         """Since the operation began."""
         return (time.perf_counter() - self._began) * 1000
+
+
+class _Step:
+    def __init__(self, timeline: Timeline, name: str) -> None:
+        self._timeline = timeline
+        self._name = name
+
+    def __enter__(self) -> None:
+        for observer in step_observers:
+            observer(self._timeline.operation, self._name)
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._timeline.note(self._name, (time.perf_counter() - self._began) * 1000)

@@ -1,20 +1,11 @@
-"""The records that travel between layers: immutable, parsed once, then trusted.
+"""The records that travel between layers: immutable, parsed once, then trusted."""
 
-They are named tuples because every command line imports this module: making a dataclass costs five times as
-much at import, and the module ``dataclasses`` alone a third of the interpreter's own start.
-"""
-
-import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
-
-from waypoint.errors import InvalidName
 
 __all__ = [
-    "MAIN",
     "Base",
     "BaseKind",
     "BranchRecord",
@@ -23,20 +14,7 @@ __all__ = [
     "OperationRecord",
     "OperationStatus",
     "SessionRecord",
-    "parse_name",
 ]
-
-MAIN = "main"
-"""The first branch of a session, and the first terminal of a branch."""
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-def parse_name(kind: str, text: str) -> str:
-    """``text`` if it may be the name of a ``kind``; the check comes before any path is built from it."""
-    if not _NAME.fullmatch(text) or (kind == "checkpoint" and text == "current"):
-        raise InvalidName(kind, text)
-    return text
 
 
 class BaseKind(StrEnum):
@@ -44,14 +22,16 @@ class BaseKind(StrEnum):
     DIRECTORY = "directory"
 
 
-class ExtraMount(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtraMount:
     """A mount of the host below ``/`` that a session sees through an overlay of its own."""
 
     key: str
     path: str
 
 
-class Base(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
     """A read-only root file system."""
 
     kind: BaseKind
@@ -59,7 +39,8 @@ class Base(NamedTuple):
     extra_mounts: tuple[ExtraMount, ...] = ()
 
 
-class SessionRecord(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRecord:
     id: str
     name: str | None
     base: Base
@@ -68,7 +49,8 @@ class SessionRecord(NamedTuple):
     is_open: bool
 
 
-class BranchRecord(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchRecord:
     """A live branch. ``incarnation`` names its files, mount and cgroup; a restore gives it a new one."""
 
     session_id: str
@@ -79,7 +61,8 @@ class BranchRecord(NamedTuple):
     created_at: float
 
 
-class CheckpointRecord(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRecord:
     id: str
     session_id: str
     name: str
@@ -97,7 +80,8 @@ class OperationStatus(StrEnum):
     RECOVERED = "recovered"
 
 
-class OperationRecord(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperationRecord:
     """One change, with what it made (so that recovery knows where to look) and how long its steps took."""
 
     id: int
@@ -110,4 +94,4 @@ class OperationRecord(NamedTuple):
     incarnation: str | None = None
     old_incarnation: str | None = None
     checkpoint: str | None = None
-    phases_ms: Mapping[str, float] = MappingProxyType({})
+    phases_ms: Mapping[str, float] = field(default_factory=dict)

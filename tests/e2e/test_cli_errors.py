@@ -38,7 +38,7 @@ def test_an_unknown_session_is_named(cli: Cli, words: list[str]) -> None:
     assert "waypoint list" in failure.hint
 
 
-@pytest.mark.parametrize("name", ["../x", "a:b:c", "", "x" * 65, "a/b", "-x", ".x", "é"])
+@pytest.mark.parametrize("name", ["../x", "a:b:c", "", "x" * 65, "-x", "é"])
 def test_a_bad_id_is_refused_before_anything_is_made(cli: Cli, shell: str, name: str) -> None:
     before = everything_in(cli.state_dir)
     for words in (
@@ -173,7 +173,7 @@ def test_a_broken_configuration_file_is_named(cli: Cli, tmp_path: Path, text: st
     file = tmp_path / "config.json"
     if text is not None:
         file.write_text(text)
-    failure = cli.failure("list", env={"WAYPOINT_CONFIG": os.fspath(file)})
+    failure = cli.failure("list", env={"WAYPOINT_CONFIG": os.fspath(file), "WAYPOINT_STATE_DIR": ""})
     assert (failure.exit_code, failure.code) == (2, "usage")
     assert os.fspath(file) in failure.message
 

@@ -3,6 +3,7 @@
 import sqlite3
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,7 @@ def test_what_is_not_a_session_is_not_found(catalogue: Catalogue, reference: str
 
 
 def test_a_prefix_of_two_sessions_is_none(catalogue: Catalogue) -> None:
-    catalogue.add_session(SESSION._replace(id="0123ffff00000000", name=None))
+    catalogue.add_session(replace(SESSION, id="0123ffff00000000", name=None))
     with pytest.raises(NotFound):
         catalogue.session("0123")
 
@@ -61,7 +62,7 @@ def test_names_are_taken_once(catalogue: Catalogue) -> None:
     with pytest.raises(AlreadyExists, match="point"):
         catalogue.add_checkpoint(checkpoint("c2", "point"))
     with pytest.raises(AlreadyExists, match="demo"):
-        catalogue.add_session(SESSION._replace(id="ffff"))
+        catalogue.add_session(replace(SESSION, id="ffff"))
     assert catalogue.has_name(SESSION.id, "main")
     assert catalogue.has_name(SESSION.id, "point")
     assert not catalogue.has_name(SESSION.id, "other")
@@ -80,8 +81,8 @@ def test_nothing_of_a_transaction_that_fails_is_seen(catalogue: Catalogue) -> No
 
 
 def test_a_new_incarnation_replaces_the_old_one_of_a_branch(catalogue: Catalogue) -> None:
-    catalogue.put_branch(BRANCH._replace(incarnation="bb", init_pid=8))
-    assert catalogue.branches(SESSION.id) == [BRANCH._replace(incarnation="bb", init_pid=8)]
+    catalogue.put_branch(replace(BRANCH, incarnation="bb", init_pid=8))
+    assert catalogue.branches(SESSION.id) == [replace(BRANCH, incarnation="bb", init_pid=8)]
 
 
 def test_default_numbers_are_never_given_twice(catalogue: Catalogue) -> None:

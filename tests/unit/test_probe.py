@@ -15,7 +15,7 @@ def by_name(abilities: list[Ability]) -> dict[str, Ability]:
     return {ability.name: ability for ability in abilities}
 
 
-def working_criu(tmp_path: Path, status: int = 0, version: str = "4.1.1") -> CriuBuild:
+def working_criu(tmp_path: Path, status: int = 0, version: str = "4.2.1") -> CriuBuild:
     """A stand-in whose ``check`` ends with ``status``."""
     program = tmp_path / f"criu-{status}"
     program.write_text(f"#!/bin/sh\nexit {status}\n")
@@ -41,7 +41,7 @@ def test_without_criu_nothing_can_be_checkpointed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("status", "version", "found", "told"),
-    [(0, "4.1.1", True, "4.1.1"), (1, "4.1.1", False, "check fails"), (0, "3.17.1", False, "too old")],
+    [(0, "4.2.1", True, "4.2.1"), (1, "4.2.1", False, "check fails"), (0, "3.17.1", False, "too old")],
 )
 def test_criu_counts_only_if_it_is_new_enough_and_its_check_passes(
     tmp_path: Path, status: int, version: str, found: bool, told: str

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waypoint.shell.protocol import (
-    Ended,
     ErrorCode,
     FrameReader,
     How,
@@ -30,10 +29,13 @@ def frame(kind: int, payload: bytes) -> bytes:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(Reply), st.binary(max_size=100)), max_size=10),
+    st.lists(
+        st.tuples(st.integers(min_value=Reply.HELLO, max_value=Reply.END), st.binary(max_size=100)),
+        max_size=10,
+    ),
     st.integers(min_value=1, max_value=50),
 )
-def test_frames_come_out_whole_however_the_stream_is_cut(sent: list[tuple[Reply, bytes]], size: int) -> None:
+def test_frames_come_out_whole_however_the_stream_is_cut(sent: list[tuple[int, bytes]], size: int) -> None:
     stream = b"".join(frame(kind, payload) for kind, payload in sent)
     reader = FrameReader()
     received = []
@@ -69,7 +71,7 @@ def test_requests_have_the_documented_bytes() -> None:
 def test_replies_are_parsed() -> None:
     assert parse_error(b"\3\0\4\0\0\0busy") == (ErrorCode.BUSY, "busy")
     assert parse_output(struct.pack("<Q", 5) + b"data") == (5, b"data")
-    ended = struct.pack("<IBiQ", 3, 2, 9, 100)
-    assert parse_ended(ended) == Ended(job=3, how=How.SHELL_KILLED, status=9, length=100)
+    ended = parse_ended(struct.pack("<IBiQ", 3, 2, 9, 100))
+    assert (ended.job, ended.how, ended.status, ended.length) == (3, How.SHELL_KILLED, 9, 100)
     status = parse_terminal(b"\4\0\0\0main" + struct.pack("<BIHHQQI", 2, 17, 40, 120, 0, 9, 5))
     assert (status.name, status.state, status.shell_pid, status.job) == ("main", TerminalState.RUNNING, 17, 5)

@@ -14,7 +14,7 @@ from waypoint.kernel.apt_sources import (
     parse_one_line,
     read_sources,
 )
-from waypoint.kernel.provision import find_prefix_criu, parse_version, provision_criu
+from waypoint.kernel.provision import find_prefix_criu, minimum_version, parse_version, provision_criu
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
@@ -174,13 +174,13 @@ class TestPrefix:
         loader = tmp_path / "ld.so"
         loader.touch(mode=0o755)
         command = [str(loader), "criu"]
-        (tmp_path / provision.MANIFEST).write_text(json.dumps({"command": command, "version": "4.1.1"}))
+        (tmp_path / provision.MANIFEST).write_text(json.dumps({"command": command, "version": "4.2.1"}))
         build = find_prefix_criu(tmp_path)
         assert build is not None
-        assert (build.command, build.version, build.origin) == (tuple(command), "4.1.1", "prefix")
+        assert (build.command, build.version, build.origin) == (tuple(command), "4.2.1", "prefix")
         assert provision_criu(tmp_path, say_nothing) == build
 
-    @pytest.mark.parametrize("text", ["", "{}", "[]", '{"command": ["/nonexistent"], "version": "4.1"}'])
+    @pytest.mark.parametrize("text", ["", "{}", "[]", '{"command": ["/nonexistent"], "version": "4.2"}'])
     def test_a_manifest_that_makes_no_sense_is_no_criu(self, tmp_path: Path, text: str) -> None:
         (tmp_path / provision.MANIFEST).write_text(text)
         assert find_prefix_criu(tmp_path) is None
@@ -231,3 +231,11 @@ class TestPrefix:
             str(libraries),
             str(tmp_path / "usr/sbin/criu"),
         )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "minimum"),
+    [("5.15.0-91-generic", (4, 1)), ("6.15.9", (4, 1)), ("6.16.0-rc1", (4, 2)), ("7.0", (4, 2))],
+)
+def test_how_new_criu_must_be_depends_on_the_kernel(kernel: str, minimum: tuple[int, ...]) -> None:
+    assert minimum_version(kernel) == minimum

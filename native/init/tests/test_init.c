@@ -300,7 +300,8 @@ static void a_closed_terminal_ends_its_job_and_frees_its_name(void)
 	CHECK(receive_outcome(&c) == 0);
 	while (follow_step(&other, &r))
 		;
-	CHECK(r.how == 3 && r.len == 6);
+	/* The shell may have had the time to say what hit it. */
+	CHECK(r.how == 3 && strncmp((char *)r.output, "here\r\n", 6) == 0);
 	free(r.output);
 	CHECK(terminal_state(&c, "second") == -1);
 	CHECK(open_terminal(&init, &c, "second", "/bin/bash") == 0);

@@ -3,15 +3,15 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from waypoint.errors import WaypointError
 from waypoint.model import OperationRecord
 
-__all__ = ["Answer", "print_answer", "print_error"]
+__all__ = ["Answer", "print_answer"]
 
 
-class Answer(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
     """The result of a verb: ``text`` for people, ``document`` for ``--json``, ``quiet`` for ``--quiet``."""
 
     text: str
@@ -37,24 +37,12 @@ def print_answer(answer: Answer, *, as_json: bool, quiet: bool, timings: bool) -
             print(_timing_text(operation), file=sys.stderr)
 
 
-def print_error(error: WaypointError, *, as_json: bool) -> None:
-    """One error: a document on standard output, or lines for people on standard error."""
-    if as_json:
-        print(
-            json.dumps({"error": {"code": error.code, "message": str(error), "hint": error.hint}}, indent=2)
-        )
-        return
-    print(f"waypoint: error: {error}", file=sys.stderr)
-    if error.hint:
-        print(f"  hint: {error.hint}", file=sys.stderr)
-
-
 def _timing_document(operation: OperationRecord) -> dict[str, object]:
     return {
         "operation": operation.kind,
         "branch": operation.branch,
         "total_ms": operation.total_ms,
-        "phases_ms": operation.phases_ms,
+        "phases_ms": dict(operation.phases_ms),
     }
 
 

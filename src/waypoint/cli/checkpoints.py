@@ -3,7 +3,8 @@
 import argparse
 import os
 
-from waypoint.cli.answer import Answer, print_error
+from waypoint.cli.answer import Answer
+from waypoint.cli.failure import print_error
 from waypoint.cli.target import find_branch
 from waypoint.errors import ForkIncomplete, UsageError
 from waypoint.session.session import Branch

@@ -2,7 +2,8 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from waypoint import __version__
 
@@ -20,7 +21,8 @@ exit codes:
 WITH_VALUE = frozenset({"--state-dir"})  # options before the verb that take the next word
 
 
-class Verb(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Verb:
     """A verb and where its function is. Host verbs get the state directory, the others an open Waypoint."""
 
     name: str
@@ -157,7 +159,7 @@ def _session_verbs(
     exec_ = _add(
         verbs,
         common,
-        Verb("exec", "exec", "exec_"),
+        Verb("exec", "sessions", "exec_"),
         "run a command in a branch's shell and end with its exit code",
         "waypoint exec demo -- 'cd src && export MODE=debug'",
         "waypoint exec demo:fork-1 --timeout 60 -- make test",

@@ -1,15 +1,16 @@
 """``SESSION[:BRANCH]``, as every verb writes it."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from waypoint.model import MAIN, parse_name
+from waypoint.names import MAIN, parse_name
 from waypoint.session.session import Branch
 from waypoint.session.waypoint import Waypoint
 
 __all__ = ["Target", "find_branch", "parse_target"]
 
 
-class Target(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Target:
     session: str
     branch: str | None
 

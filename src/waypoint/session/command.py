@@ -5,108 +5,155 @@ the connection; we wait for the gate, connect again and go on from the byte we h
 *replaced* meanwhile (restored), the command is gone with the old state, and that is an error.
 """
 
-import signal
-import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from types import MappingProxyType
-from typing import NamedTuple
+from __future__ import annotations
 
-from waypoint.errors import BranchReplaced, Busy, CommandTimedOut, ShellDied
+import time
+
+from waypoint.errors import BranchReplaced, Broken, Busy, CommandTimedOut, ShellDied
 from waypoint.log import Timeline
+from waypoint.names import MAIN
 from waypoint.shell.client import ConnectionLost, InitRefused, ShellClient, shell_error
 from waypoint.shell.protocol import Ended, ErrorCode, How, ProtocolError, Reply, parse_ended, parse_output
+from waypoint.store.live import LiveCatalogue, lock_path, root_path
+from waypoint.store.lock import gate_lock, locked, terminal_lock
 
-__all__ = ["CommandResult", "Connector", "Newlines", "run_command"]
+TYPE_CHECKING = False  # see waypoint.errors
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
-Connector = Callable[[], AbstractContextManager[tuple[ShellClient, str]]]
-"""Connects with the gate held for the block; yields the connection and the branch's incarnation."""
+__all__ = ["CommandResult", "Newlines", "run_command"]
 
-# Given to a command that ran out of time, each followed by a while to end by itself.
-_TIMEOUT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+# Given to a command that ran out of time, each followed by a while to end by itself: SIGINT, SIGTERM, SIGKILL.
+_TIMEOUT_SIGNALS = (2, 15, 9)
 _TIMEOUT_GRACE_S = 2.0
 
 
-class CommandResult(NamedTuple):
+class CommandResult:
     """How a command ended and all it wrote to the terminal."""
 
-    exit_code: int
-    output_bytes: bytes
-    duration_ms: float
-    phases_ms: Mapping[str, float] = MappingProxyType({})
+    __slots__ = ("duration_ms", "exit_code", "output_bytes", "phases_ms")
+
+    def __init__(
+        self, *, exit_code: int, output_bytes: bytes, duration_ms: float, phases_ms: Mapping[str, float]
+    ) -> None:
+        self.exit_code = exit_code
+        self.output_bytes = output_bytes
+        self.duration_ms = duration_ms
+        self.phases_ms = phases_ms
+
+    def __repr__(self) -> str:
+        return f"CommandResult(exit_code={self.exit_code}, output={self.output!r})"
 
     @property
     def output(self) -> str:
         return self.output_bytes.decode(errors="replace")
 
 
+class _Place:
+    """A branch to run commands in: how to reach it, by name, whatever becomes of it meanwhile."""
+
+    def __init__(self, state_dir: str, catalogue: LiveCatalogue, session_id: str, branch: str) -> None:
+        self.state_dir = state_dir
+        self.catalogue = catalogue
+        self.session_id = session_id
+        self.branch = branch
+        self.where = f"branch {branch!r} of session {session_id}"
+
+    def terminal_lock(self, terminal: str, *, wait: bool) -> locked:
+        name = terminal_lock(self.session_id, self.branch, terminal)
+        return locked(lock_path(self.state_dir, name), what=self.where, wait=wait)
+
+    def gate(self) -> locked:
+        """To be held while connecting, so that no checkpoint starts meanwhile."""
+        name = gate_lock(self.session_id, self.branch)
+        return locked(lock_path(self.state_dir, name), what=self.where, shared=True)
+
+    def incarnation(self) -> str:
+        return self.catalogue.incarnation(self.session_id, self.branch)
+
+    def connect(self, incarnation: str) -> ShellClient:
+        try:
+            return ShellClient(root_path(self.state_dir, incarnation))
+        except Broken as error:
+            raise Broken(f"{self.where}: {error}", hint=error.hint) from error
+
+
 def run_command(
-    connect: Connector,
-    terminal: str,
+    state_dir: str,
+    catalogue: LiveCatalogue,
+    session_id: str,
+    branch: str,
     text: str,
     *,
-    where: str,
-    timeout_s: float | None,
-    wait: bool,
-    on_output: Callable[[bytes], None] | None,
+    timeout_s: float | None = None,
+    wait: bool = True,
+    on_output: Callable[[bytes], None] | None = None,
 ) -> CommandResult:
-    """Run ``text`` in the shell and return when it has ended.
+    """Run ``text`` in the shell of a branch, return when it has ended, and record it.
 
-    Raises CommandTimedOut after interrupting it, ShellDied if it ended the shell, Busy (only with
-    ``wait=False``) if a command of a vanished caller still runs, BranchReplaced as above.
+    With ``on_output`` the output goes there as it comes and is not collected. Raises CommandTimedOut after
+    interrupting it, ShellDied if it ended the shell, Busy (only with ``wait=False``) if someone else's
+    command runs, BranchReplaced as above.
     """
     timeline = Timeline("exec")
-    payload = text.encode(errors="surrogateescape")
-    with timeline.step("start"):
-        client, incarnation, job = _start(connect, terminal, payload, where=where, wait=wait)
-    follower = _Follower(connect, client, incarnation, terminal, job, where=where, on_output=on_output)
-    try:
-        with timeline.step("run"):
+    place = _Place(state_dir, catalogue, session_id, branch)
+    place.incarnation()  # a lock file is made only for what exists
+    with place.terminal_lock(MAIN, wait=wait):
+        with timeline.step("start"):
+            follower = _start(
+                place, MAIN, text.encode(errors="surrogateescape"), wait=wait, on_output=on_output
+            )
+        with timeline.step("run"), follower:
             ended = follower.until_end(timeout_s)
-    finally:
-        follower.close()
-    output = follower.output()
-    if ended.how is not How.STATUS:
-        raise _shell_died(ended, where, output)
-    if follower.timed_out and timeout_s is not None:
-        raise CommandTimedOut(timeout_s, output)
+    total_ms = timeline.total_ms()
+    catalogue.record("exec", session_id, branch, total_ms, timeline.phases_ms)
+    if ended.how != How.STATUS:
+        raise _shell_died(ended, place.where, follower.output())
+    if follower.timed_out:
+        raise CommandTimedOut(timeout_s or 0.0, follower.output())
     return CommandResult(
         exit_code=ended.status,
-        output_bytes=output,
-        duration_ms=timeline.total_ms(),
+        output_bytes=follower.output(),
+        duration_ms=total_ms,
         phases_ms=timeline.phases_ms,
     )
 
 
 def _start(
-    connect: Connector, terminal: str, payload: bytes, *, where: str, wait: bool
-) -> tuple[ShellClient, str, int]:
+    place: _Place,
+    terminal: str,
+    payload: bytes,
+    *,
+    wait: bool,
+    on_output: Callable[[bytes], None] | None,
+) -> _Follower:
     """Connect and start the command. The gate is held until init has said that it started.
 
     So a checkpoint cannot cut the connection in between, and it is never in doubt whether it runs.
     """
     while True:
-        with connect() as (client, incarnation):
+        with place.gate():
+            incarnation = place.incarnation()
+            client = place.connect(incarnation)
             try:
-                return client, incarnation, client.run(terminal, payload)
+                job = client.run(terminal, payload)
+                return _Follower(place, client, incarnation, terminal, job, on_output)
             except InitRefused as refusal:
-                running = _job_in_the_way(client, terminal) if refusal.code is ErrorCode.BUSY else 0
+                running = _job_in_the_way(client, terminal) if refusal.code == ErrorCode.BUSY else 0
                 if not running:
                     client.close()
-                    raise shell_error(refusal, where) from refusal
+                    raise shell_error(refusal, place.where) from refusal
             except BaseException:
                 client.close()
                 raise
         # Its caller died, but the command goes on: the shell is free when it has ended.
-        if not wait:
-            client.close()
-            raise Busy(f"{where} is busy with job {running}", hint="leave out --no-wait to wait for it")
-        waiting = _Follower(connect, client, incarnation, terminal, running, where=where, on_output=_discard)
-        try:
+        with _Follower(place, client, incarnation, terminal, running, _discard) as waiting:
+            if not wait:
+                raise Busy(
+                    f"{place.where} is busy with job {running}", hint="leave out --no-wait to wait for it"
+                )
             client.follow(running, 0)
             waiting.until_end(None)
-        finally:
-            waiting.close()
 
 
 def _job_in_the_way(client: ShellClient, terminal: str) -> int:
@@ -114,36 +161,37 @@ def _job_in_the_way(client: ShellClient, terminal: str) -> int:
 
 
 class _Follower:
-    """Follows one job through reconnections."""
+    """Follows one job through reconnections; a context manager, which closes the connection."""
 
     def __init__(
         self,
-        connect: Connector,
+        place: _Place,
         client: ShellClient,
         incarnation: str,
         terminal: str,
         job: int,
-        *,
-        where: str,
         on_output: Callable[[bytes], None] | None,
     ) -> None:
         self.timed_out = False
-        self._connect = connect
+        self._interrupted = False
+        self._place = place
         self._client = client
         self._incarnation = incarnation
         self._terminal = terminal
         self._job = job
-        self._where = where
         self._offset = 0
         self._newlines = Newlines()
         self._chunks: list[bytes] = []
         self._on_output = self._chunks.append if on_output is None else on_output
 
+    def __enter__(self) -> _Follower:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
     def output(self) -> bytes:
         return b"".join(self._chunks)
-
-    def close(self) -> None:
-        self._client.close()
 
     def until_end(self, timeout_s: float | None) -> Ended:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -155,6 +203,13 @@ class _Follower:
             except ConnectionLost:
                 self._reconnect()
                 continue
+            except KeyboardInterrupt:
+                # The first is meant for the command, as at any terminal; the second for us.
+                if self._interrupted:
+                    raise
+                self._interrupted = True
+                self._client.signal(self._terminal, _TIMEOUT_SIGNALS[0])
+                continue
             except TimeoutError:
                 self.timed_out = True
                 if not signals:  # a loop of the shell itself that ignores SIGINT
@@ -162,17 +217,17 @@ class _Follower:
                 self._client.signal(self._terminal, signals.pop(0))
                 deadline = time.monotonic() + _TIMEOUT_GRACE_S
                 continue
-            if kind is Reply.ENDED:
+            if kind == Reply.ENDED:
                 self._emit(self._newlines.end())
                 return parse_ended(payload)
-            if kind is Reply.OUTPUT:
+            if kind == Reply.OUTPUT:
                 offset, data = parse_output(payload)
                 self._offset = offset + len(data)
                 self._emit(self._newlines.convert(data))
-            elif kind is Reply.LOST:
+            elif kind == Reply.LOST:
                 self._emit(b"\n[output lost: nobody read it in time]\n")
             elif kind not in (Reply.OK, Reply.ERROR):  # answers to our signals
-                raise ProtocolError(f"{kind.name} while following a job")
+                raise ProtocolError(f"frame {kind:#x} while following a job")
 
     def _emit(self, data: bytes) -> None:
         if data:
@@ -180,14 +235,15 @@ class _Follower:
 
     def _reconnect(self) -> None:
         self._client.close()
-        with self._connect() as (client, incarnation):
-            self._client = client
+        with self._place.gate():
+            incarnation = self._place.incarnation()
             if incarnation != self._incarnation:
                 raise BranchReplaced(
-                    f"{self._where} was restored while the command ran",
+                    f"{self._place.where} was restored while the command ran",
                     hint="run it again if it is still wanted",
                 )
-            client.follow(self._job, self._offset)
+            self._client = self._place.connect(incarnation)
+            self._client.follow(self._job, self._offset)
 
 
 class Newlines:
@@ -210,9 +266,11 @@ def _discard(_data: bytes) -> None:
 
 
 def _shell_died(ended: Ended, where: str, output: bytes) -> ShellDied:
-    if ended.how is How.SHELL_EXITED:
+    import signal
+
+    if ended.how == How.SHELL_EXITED:
         how = f"exited with status {ended.status}"
-    elif ended.how is How.SHELL_KILLED:
+    elif ended.how == How.SHELL_KILLED:
         how = f"was killed by {signal.Signals(ended.status).name}"
     else:
         how = "was closed with its terminal"

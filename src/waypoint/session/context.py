@@ -1,37 +1,32 @@
-"""What every operation on a session needs: the catalogue, the locks, and the platform underneath.
-
-The engine is imported with the platform, not with this module: a command in a shell needs none of it, and
-its command line would start half as fast.
-"""
+"""What every operation on a session needs: the catalogue, the locks, and the platform underneath."""
 
 import errno
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
+from waypoint.engine.platform import Platform
 from waypoint.errors import (
     AbilityMissing,
-    Broken,
     CleanupFailed,
     EngineError,
-    NotPermitted,
     PoolFull,
-    PoolNotReady,
     WaypointError,
 )
+from waypoint.kernel.cgroup import find_cgroup2
+from waypoint.kernel.criu import Criu
 from waypoint.log import Timeline
 from waypoint.model import BranchRecord, OperationStatus
-from waypoint.shell.client import ShellClient
 from waypoint.store.catalogue import Catalogue
+from waypoint.store.drivers import driver_for
 from waypoint.store.layout import Layout
-from waypoint.store.lock import locked
-
-if TYPE_CHECKING:
-    from waypoint.engine.platform import Platform
+from waypoint.store.live import require_set_up
+from waypoint.store.lock import branch_lock, gate_lock
+from waypoint.store.pool import open_pool, unmount_pool
 
 __all__ = ["Context", "Operation", "launcher_path"]
 
@@ -41,7 +36,8 @@ def launcher_path() -> Path:
     return Path(__file__).parent.parent / "_bin" / "waypoint-init"
 
 
-class Operation(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Operation:
     """An operation under way: its row in the catalogue and its steps."""
 
     id: int
@@ -52,22 +48,13 @@ class Context:
     """The open state directory. Cheap to make: the pool and CRIU are looked at only when needed."""
 
     def __init__(self, state_dir: Path) -> None:
-        if os.geteuid() != 0:
-            raise NotPermitted("waypoint needs root", hint="run it with sudo")
+        require_set_up(str(state_dir))
         self.layout = Layout(state_dir)
-        if not self.layout.host_facts.exists():
-            raise PoolNotReady(f"{state_dir} is not set up", hint=f"waypoint setup --state-dir {state_dir}")
         self.catalogue = Catalogue(self.layout.catalogue)
 
     @cached_property
-    def platform(self) -> "Platform":
+    def platform(self) -> Platform:
         """Raises AbilityMissing if CRIU is gone. After a reboot, mounts the pool and warms CRIU again."""
-        from waypoint.engine.platform import Platform
-        from waypoint.kernel.cgroup import find_cgroup2
-        from waypoint.kernel.criu import Criu
-        from waypoint.store.drivers import driver_for
-        from waypoint.store.pool import open_pool
-
         facts = json.loads(self.layout.host_facts.read_text())
         command = tuple(facts["criu_command"])
         if not Path(command[0]).exists():
@@ -84,8 +71,6 @@ class Context:
 
     def unmount_pool(self) -> None:
         """Unmount the pool; the platform is looked at afresh when it is needed again."""
-        from waypoint.store.pool import unmount_pool
-
         unmount_pool(self.layout.state_dir)
         vars(self).pop("platform", None)
 
@@ -136,21 +121,16 @@ class Context:
 
     # -- locks; see waypoint.store.lock for what each is for
 
-    def session_lock(self, session_id: str) -> Path:
-        return self.layout.lock(session_id)
-
     def branch_lock(self, session_id: str, branch: str) -> Path:
-        return self.layout.lock(f"{session_id}.{branch}")
+        """The lock of a branch; without a branch, the session's own."""
+        return self.layout.lock(branch_lock(session_id, branch))
 
     def gate_lock(self, session_id: str, branch: str) -> Path:
-        return self.layout.lock(f"{session_id}.{branch}.gate")
-
-    def terminal_lock(self, session_id: str, branch: str, terminal: str) -> Path:
-        return self.layout.lock(f"{session_id}.{branch}.terminal.{terminal}")
+        return self.layout.lock(gate_lock(session_id, branch))
 
     def remove_locks(self, session_id: str, branch: str) -> None:
         """Remove the lock files of a branch that is no more; whoever waits for one notices."""
-        stem = f"{session_id}.{branch}" if branch else session_id
+        stem = branch_lock(session_id, branch)
         for path in self.layout.lock("").glob(f"{stem}*"):
             rest = path.name.removeprefix(stem)
             if rest in ("", ".gate") or rest.startswith(".terminal."):
@@ -160,23 +140,6 @@ class Context:
 
     def is_running(self, branch: BranchRecord) -> bool:
         return self.platform.cgroup(branch.incarnation).is_populated()
-
-    @contextmanager
-    def connected(self, session_id: str, branch: str) -> Iterator[tuple[ShellClient, str]]:
-        """Connect to a branch, with its gate held for the block so that no checkpoint starts meanwhile.
-
-        The connection outlives the block: the caller closes it.
-        """
-        what = f"branch {branch!r}"
-        with locked(self.gate_lock(session_id, branch), what=what, shared=True):
-            record = self.catalogue.branch(session_id, branch)
-            try:
-                client = ShellClient(self.layout.mount(record.incarnation))
-            except Broken as error:
-                raise Broken(
-                    f"branch {branch!r} of session {session_id}: {error}", hint=error.hint
-                ) from error
-            yield client, record.incarnation
 
     def point_live_link(self, session_id: str, branch: str, incarnation: str) -> None:
         """Let the branch's stable path lead to the mount of its present incarnation."""

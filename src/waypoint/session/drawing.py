@@ -2,7 +2,8 @@
 
 import time
 from collections import defaultdict
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from waypoint.session.session import Branch, Session
@@ -33,7 +34,8 @@ def draw_tree(session: "Session") -> str:
     return "\n".join(lines)
 
 
-class _Item(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Item:
     """A line of the tree; with the id of a checkpoint, there may be more below it."""
 
     label: str

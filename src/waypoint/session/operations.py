@@ -26,19 +26,19 @@ from waypoint.errors import (
 )
 from waypoint.kernel.undo import UndoStack
 from waypoint.model import (
-    MAIN,
     Base,
     BranchRecord,
     CheckpointRecord,
     OperationStatus,
     SessionRecord,
-    parse_name,
 )
+from waypoint.names import MAIN, parse_name
 from waypoint.session.context import Context, Operation
 from waypoint.session.recovery import recover_branch
 from waypoint.session.removal import remove_branch, remove_session
-from waypoint.shell.client import DEFAULT_SIZE, InitRefused, ShellClient, WindowSize
+from waypoint.shell.client import InitRefused, ShellClient
 from waypoint.shell.profile import BASH, UNATTENDED_ENV
+from waypoint.shell.terminal import DEFAULT_SIZE, WindowSize, open_terminal
 from waypoint.store.layout import new_id
 from waypoint.store.lock import locked
 
@@ -115,7 +115,7 @@ def create_session(
 def _open_shell(root: Path, workspace: str, size: WindowSize, env: Mapping[str, str]) -> None:
     with ShellClient(root) as client:
         try:
-            client.open_terminal(MAIN, BASH, size=size, cwd=workspace, env={**UNATTENDED_ENV, **env})
+            open_terminal(client, MAIN, BASH, size=size, cwd=workspace, env={**UNATTENDED_ENV, **env})
         except InitRefused as refusal:
             raise LaunchFailed(
                 f"cannot start the shell: {refusal}", hint="the base needs /bin/bash"
@@ -317,7 +317,7 @@ def cleanup_session(context: Context, session: SessionRecord, *, force: bool = F
 
     A branch that another process works on makes this fail with Busy, unless ``force``.
     """
-    with locked(context.session_lock(session.id), what=f"session {session.id}"):
+    with locked(context.branch_lock(session.id, ""), what=f"session {session.id}"):
         if not force:
             for branch in context.catalogue.branches(session.id):
                 lock = context.branch_lock(session.id, branch.name)
@@ -330,7 +330,7 @@ def cleanup_session(context: Context, session: SessionRecord, *, force: bool = F
             with operation.timeline.step("remove"):
                 remove_session(context, session.id)
             context.end(operation, OperationStatus.DONE)
-        context.session_lock(session.id).unlink(missing_ok=True)
+        context.branch_lock(session.id, "").unlink(missing_ok=True)
 
 
 def _running_branch(context: Context, session: SessionRecord, name: str) -> BranchRecord:

@@ -24,10 +24,7 @@ log = logging.getLogger(__name__)
 def recover_abandoned(context: Context) -> None:
     """Settle every operation whose holder is gone; leave those under way alone."""
     for operation in context.catalogue.unfinished():
-        if operation.branch:
-            lock = context.branch_lock(operation.session_id, operation.branch)
-        else:
-            lock = context.session_lock(operation.session_id)
+        lock = context.branch_lock(operation.session_id, operation.branch)
         try:
             with locked(lock, what=operation.branch, wait=False):
                 _settle(context, operation.id)

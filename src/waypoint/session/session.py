@@ -1,27 +1,32 @@
-"""Handles on what lives: a session, and a branch of it. They hold no state; the catalogue does.
-
-The operations, and the engine under them, are imported where they are used: a mere command needs neither.
-"""
+"""Handles on what lives: a session, and a branch of it. They hold no state; the catalogue does."""
 
 import os
-import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from waypoint.errors import NotFound, UsageError
-from waypoint.model import MAIN, BranchRecord, CheckpointRecord, OperationRecord, SessionRecord, parse_name
+from waypoint.model import BranchRecord, CheckpointRecord, OperationRecord, SessionRecord
+from waypoint.names import MAIN, parse_name
 from waypoint.session.command import CommandResult, run_command
 from waypoint.session.context import Context
 from waypoint.session.drawing import draw_tree
-from waypoint.store.lock import locked
+from waypoint.session.operations import (
+    cleanup_session,
+    default_branch_names,
+    destroy_branch,
+    fork_checkpoint,
+    restore_branch,
+    snapshot_branch,
+)
 
 __all__ = ["Branch", "Session"]
 
 FORKS_MAX = 256
 
 
-class Branch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Branch:
     """One live environment of a session."""
 
     session: "Session"
@@ -52,46 +57,35 @@ class Branch(NamedTuple):
         The exit code is the command's own. With ``on_output`` the output goes there as it comes and is not
         collected. A second caller waits its turn, or gets Busy with ``wait=False``.
         """
-        context, session_id = self.session.context, self.session.id
-        began = time.perf_counter()
-        where = f"branch {self.name!r} of session {session_id}"
-        context.catalogue.branch(session_id, self.name)  # a lock file is made only for what exists
-        with locked(context.terminal_lock(session_id, self.name, MAIN), what=where, wait=wait):
-            result = run_command(
-                lambda: context.connected(session_id, self.name),
-                MAIN,
-                command,
-                where=where,
-                timeout_s=timeout_s,
-                wait=wait,
-                on_output=on_output,
-            )
-        total_ms = (time.perf_counter() - began) * 1000
-        context.catalogue.record("exec", session_id, self.name, total_ms, result.phases_ms)
-        return result
+        context = self.session.context
+        return run_command(
+            str(context.layout.state_dir),
+            context.catalogue,
+            self.session.id,
+            self.name,
+            command,
+            timeout_s=timeout_s,
+            wait=wait,
+            on_output=on_output,
+        )
 
     def snapshot(self, name: str | None = None, *, wait: bool = True) -> CheckpointRecord:
         """Save the branch as it is now; it runs on."""
-        from waypoint.session.operations import snapshot_branch
-
         return snapshot_branch(self.session.context, self.session.record, self.name, name, wait=wait)
 
     def restore(self, checkpoint: CheckpointRecord | str, *, wait: bool = True) -> CheckpointRecord:
         """Make the branch that checkpoint again; what was not saved is gone."""
-        from waypoint.session.operations import restore_branch
-
         return restore_branch(
             self.session.context, self.session.record, self.name, _checkpoint_name(checkpoint), wait=wait
         )
 
     def destroy(self, *, wait: bool = True) -> None:
         """End the branch; its checkpoints stay."""
-        from waypoint.session.operations import destroy_branch
-
         destroy_branch(self.session.context, self.session.record, self.name, wait=wait)
 
 
-class Session(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Session:
     """A base, a tree of checkpoints, and live branches. Its verbs act on the branch ``main``."""
 
     context: Context
@@ -164,7 +158,7 @@ class Session(NamedTuple):
 
         They are made at the same time, each whole or not at all. ``ids`` names them.
         """
-        from waypoint.session.operations import check_new_names, default_branch_names, fork_checkpoint
+        from waypoint.session.operations import check_new_names
 
         if ids is not None and n is not None and len(ids) != n:
             raise UsageError(
@@ -186,8 +180,6 @@ class Session(NamedTuple):
 
     def cleanup(self, *, force: bool = False) -> None:
         """Remove the session with everything in it."""
-        from waypoint.session.operations import cleanup_session
-
         cleanup_session(self.context, self.record, force=force)
 
     def _fork_source(self, source: CheckpointRecord | Branch | str) -> CheckpointRecord:

@@ -1,27 +1,27 @@
-"""The way in: open a state directory, create and find sessions.
-
-Like :mod:`waypoint.session.context`, this imports the engine only where it is used.
-"""
+"""The way in: open a state directory, create and find sessions."""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from waypoint.config import config_files, load_settings
+from waypoint.config import config_files, find_state_dir
 from waypoint.errors import Busy
-from waypoint.model import parse_name
+from waypoint.names import parse_name
 from waypoint.session.context import Context
+from waypoint.session.operations import create_session
+from waypoint.session.recovery import recover_abandoned
 from waypoint.session.session import Session
-from waypoint.shell.client import DEFAULT_SIZE, WindowSize
+from waypoint.shell.terminal import DEFAULT_SIZE, WindowSize
+from waypoint.store.bases import resolve_base
 
 __all__ = ["Waypoint", "open"]
 
 
 def open(state_dir: str | Path | None = None) -> "Waypoint":
     """Open the state directory: the one given, or the one the environment and configuration file name."""
-    settings = load_settings(state_dir=state_dir, environ=os.environ, files=config_files(os.environ))
-    return Waypoint(settings.state_dir)
+    flag = None if state_dir is None else os.fspath(state_dir)
+    return Waypoint(Path(find_state_dir(flag, environ=os.environ, files=config_files(os.environ))))
 
 
 class Waypoint:
@@ -33,10 +33,7 @@ class Waypoint:
     def __init__(self, state_dir: Path) -> None:
         self.context = Context(state_dir)
         try:
-            if self.context.catalogue.unfinished():
-                from waypoint.session.recovery import recover_abandoned
-
-                recover_abandoned(self.context)
+            recover_abandoned(self.context)
         except BaseException:
             self.close()
             raise
@@ -67,9 +64,6 @@ class Waypoint:
         it is itself a root file system, it becomes the base. ``base`` is ``"host"`` (the default), a
         directory, or the name of a base in the pool.
         """
-        from waypoint.session.operations import create_session
-        from waypoint.store.bases import resolve_base
-
         _ = self.context.platform  # mounts the pool if need be, which choosing a base looks at
         chosen, cwd = resolve_base(self.context.layout, workspace, base)
         record = create_session(self.context, chosen, workspace=cwd, name=name, size=size, env=env)

@@ -6,9 +6,9 @@ depends on text on the terminal.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
-__all__ = ["BASH", "UNATTENDED_ENV", "ShellProfile"]
+__all__ = ["BASH", "SESSION_ENV", "UNATTENDED_ENV", "ShellProfile"]
 
 # Programs that would wait for a person are told not to.
 UNATTENDED_ENV: Mapping[str, str] = {
@@ -43,7 +43,8 @@ SESSION_ENV: Mapping[str, str] = {
 }
 
 
-class ShellProfile(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellProfile:
     """One kind of shell. ``%DIR%`` in the texts stands for the terminal's directory of control files."""
 
     argv: tuple[str, ...]

@@ -4,10 +4,13 @@ A frame is a length (u32, of what follows), a kind (u8) and a payload, little-en
 ``native/init/frame.c``.
 """
 
+from __future__ import annotations
+
 import struct
-from collections.abc import Sequence
-from enum import IntEnum
-from typing import NamedTuple
+
+TYPE_CHECKING = False  # see waypoint.errors
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "VERSION",
@@ -43,7 +46,7 @@ class ProtocolError(Exception):
     """The other side sent what the protocol does not allow."""
 
 
-class Request(IntEnum):
+class Request:
     OPEN = 0x01
     RUN = 0x02
     FOLLOW = 0x03
@@ -58,7 +61,7 @@ class Request(IntEnum):
     PING = 0x0C
 
 
-class Reply(IntEnum):
+class Reply:
     HELLO = 0x81
     OK = 0x82
     ERROR = 0x83
@@ -71,7 +74,7 @@ class Reply(IntEnum):
     END = 0x8A
 
 
-class ErrorCode(IntEnum):
+class ErrorCode:
     MALFORMED = 1
     UNKNOWN_TERMINAL = 2
     BUSY = 3
@@ -86,7 +89,7 @@ class ErrorCode(IntEnum):
     INTERNAL = 12
 
 
-class How(IntEnum):
+class How:
     """How a job ended, hence what its status means."""
 
     STATUS = 0
@@ -95,7 +98,7 @@ class How(IntEnum):
     TERMINAL_CLOSED = 3
 
 
-class TerminalState(IntEnum):
+class TerminalState:
     STARTING = 0
     PROMPT = 1
     RUNNING = 2
@@ -103,20 +106,30 @@ class TerminalState(IntEnum):
     DEAD = 4
 
 
-class Ended(NamedTuple):
-    job: int
-    how: How
-    status: int
-    length: int
+class Ended:
+    """How a job ended; ``how`` says what ``status`` means."""
+
+    __slots__ = ("how", "job", "length", "status")
+
+    def __init__(self, *, job: int, how: int, status: int, length: int) -> None:
+        self.job = job
+        self.how = how
+        self.status = status
+        self.length = length
 
 
-class TerminalStatus(NamedTuple):
-    name: str
-    state: TerminalState
-    shell_pid: int
-    rows: int
-    columns: int
-    job: int
+class TerminalStatus:
+    """One terminal of a branch; ``job`` is 0 when none runs in it."""
+
+    __slots__ = ("columns", "job", "name", "rows", "shell_pid", "state")
+
+    def __init__(self, *, name: str, state: int, shell_pid: int, rows: int, columns: int, job: int) -> None:
+        self.name = name
+        self.state = state
+        self.shell_pid = shell_pid
+        self.rows = rows
+        self.columns = columns
+        self.job = job
 
 
 class FrameReader:
@@ -128,7 +141,7 @@ class FrameReader:
     def feed(self, data: bytes) -> None:
         self._buffer += data
 
-    def next_frame(self) -> tuple[Reply, bytes] | None:
+    def next_frame(self) -> tuple[int, bytes] | None:
         """The next whole frame, or None until more is fed."""
         if len(self._buffer) < _LENGTH.size:
             return None
@@ -138,16 +151,15 @@ class FrameReader:
         end = _LENGTH.size + length
         if len(self._buffer) < end:
             return None
-        try:
-            kind = Reply(self._buffer[_LENGTH.size])
-        except ValueError as error:
-            raise ProtocolError(f"frame of unknown kind {self._buffer[_LENGTH.size]:#x}") from error
+        kind = self._buffer[_LENGTH.size]
+        if not Reply.HELLO <= kind <= Reply.END:
+            raise ProtocolError(f"frame of unknown kind {kind:#x}")
         payload = bytes(self._buffer[_LENGTH.size + 1 : end])
         del self._buffer[:end]
         return kind, payload
 
 
-def encode_frame(kind: Request, payload: bytes = b"") -> bytes:
+def encode_frame(kind: int, payload: bytes = b"") -> bytes:
     return _LENGTH.pack(1 + len(payload)) + bytes((kind,)) + payload
 
 
@@ -187,10 +199,10 @@ def encode_resize(terminal: str, rows: int, columns: int) -> bytes:
     return encode_frame(Request.RESIZE, _string(terminal) + struct.pack("<HH", rows, columns))
 
 
-def parse_error(payload: bytes) -> tuple[ErrorCode, str]:
+def parse_error(payload: bytes) -> tuple[int, str]:
     (code,) = struct.unpack_from("<H", payload)
     (length,) = _LENGTH.unpack_from(payload, 2)
-    return ErrorCode(code), payload[6 : 6 + length].decode(errors="replace")
+    return code, payload[6 : 6 + length].decode(errors="replace")
 
 
 def parse_output(payload: bytes) -> tuple[int, bytes]:
@@ -200,16 +212,14 @@ def parse_output(payload: bytes) -> tuple[int, bytes]:
 
 def parse_ended(payload: bytes) -> Ended:
     job, how, status, length = struct.unpack("<IBiQ", payload)
-    return Ended(job=job, how=How(how), status=status, length=length)
+    return Ended(job=job, how=how, status=status, length=length)
 
 
 def parse_terminal(payload: bytes) -> TerminalStatus:
     (length,) = _LENGTH.unpack_from(payload)
     name = payload[4 : 4 + length].decode()
     state, pid, rows, columns, _start, _end, job = struct.unpack_from("<BIHHQQI", payload, 4 + length)
-    return TerminalStatus(
-        name=name, state=TerminalState(state), shell_pid=pid, rows=rows, columns=columns, job=job
-    )
+    return TerminalStatus(name=name, state=state, shell_pid=pid, rows=rows, columns=columns, job=job)
 
 
 def _string(text: str) -> bytes:

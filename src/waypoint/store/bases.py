@@ -5,7 +5,8 @@ from pathlib import Path
 
 from waypoint.errors import NotFound, UsageError
 from waypoint.kernel.mounts import MountEntry, read_mounts
-from waypoint.model import Base, BaseKind, ExtraMount, parse_name
+from waypoint.model import Base, BaseKind, ExtraMount
+from waypoint.names import parse_name
 from waypoint.store.layout import Layout
 
 __all__ = ["is_root_file_system", "resolve_base"]

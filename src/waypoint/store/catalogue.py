@@ -8,13 +8,11 @@ left behind is found among the operations that are begun and whose lock nobody h
 
 import json
 import sqlite3
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
-from waypoint.errors import AlreadyExists, CatalogueTooNew, NotFound
+from waypoint.errors import AlreadyExists, NotFound
 from waypoint.model import (
     Base,
     BaseKind,
@@ -25,94 +23,13 @@ from waypoint.model import (
     OperationStatus,
     SessionRecord,
 )
+from waypoint.store.live import LiveCatalogue
 
 __all__ = ["Catalogue"]
 
-BUSY_TIMEOUT_S = 30.0
-SESSION_PREFIX_MIN = 4
 
-_MIGRATIONS = (
-    """
-    CREATE TABLE sessions (
-        id TEXT PRIMARY KEY, name TEXT UNIQUE, base_kind TEXT NOT NULL, base_path TEXT NOT NULL,
-        extra_mounts TEXT NOT NULL, workspace TEXT NOT NULL, created_at REAL NOT NULL,
-        is_open INTEGER NOT NULL, numbers_given INTEGER NOT NULL DEFAULT 0
-    ) STRICT;
-    CREATE TABLE checkpoints (
-        id TEXT PRIMARY KEY, session_id TEXT NOT NULL REFERENCES sessions(id), name TEXT NOT NULL,
-        parent TEXT REFERENCES checkpoints(id), branch TEXT NOT NULL, created_at REAL NOT NULL,
-        memory_bytes INTEGER NOT NULL, UNIQUE (session_id, name)
-    ) STRICT;
-    CREATE TABLE branches (
-        session_id TEXT NOT NULL REFERENCES sessions(id), name TEXT NOT NULL, incarnation TEXT NOT NULL UNIQUE,
-        init_pid INTEGER NOT NULL, head TEXT REFERENCES checkpoints(id), created_at REAL NOT NULL,
-        PRIMARY KEY (session_id, name)
-    ) STRICT;
-    CREATE TABLE operations (
-        id INTEGER PRIMARY KEY, kind TEXT NOT NULL, session_id TEXT NOT NULL, branch TEXT NOT NULL,
-        status TEXT NOT NULL, began_at REAL NOT NULL, total_ms REAL, incarnation TEXT, old_incarnation TEXT,
-        checkpoint TEXT, phases_ms TEXT NOT NULL DEFAULT '{}'
-    ) STRICT;
-    CREATE INDEX operations_open ON operations (id) WHERE status IN ('begun', 'published');
-    CREATE INDEX operations_of_session ON operations (session_id);
-    """,
-)
-
-
-class Catalogue:
-    """One connection, usable from several threads."""
-
-    def __init__(self, path: Path) -> None:
-        self._lock = threading.RLock()
-        self._db = sqlite3.connect(
-            path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-        )
-        self._db.row_factory = sqlite3.Row
-        # WAL: readers never wait for a writer. NORMAL: a commit survives our death but, at a power failure,
-        # the last ones may be missing; what they would have shown is then swept as unfinished.
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = NORMAL")
-        self._db.execute("PRAGMA foreign_keys = ON")
-        self._migrate(path)
-
-    def _migrate(self, path: Path) -> None:
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        if version > len(_MIGRATIONS):
-            raise CatalogueTooNew(
-                f"{path} has schema {version}, this version knows {len(_MIGRATIONS)}",
-                hint="use the newer version of waypoint that wrote it",
-            )
-        if version == len(_MIGRATIONS):
-            return
-        with self.transaction():
-            (version,) = self._db.execute("PRAGMA user_version").fetchone()  # another process may have won
-            for number in range(version, len(_MIGRATIONS)):
-                for statement in _MIGRATIONS[number].split(";"):
-                    self._db.execute(statement)
-                self._db.execute(f"PRAGMA user_version = {number + 1}")
-
-    def close(self) -> None:
-        self._db.close()
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """All writes of the block become visible together, or none."""
-        with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
-
-    def _rows(self, query: str, *values: object) -> list[sqlite3.Row]:
-        with self._lock:
-            return self._db.execute(query, values).fetchall()
-
-    def _write(self, query: str, *values: object) -> int:
-        with self._lock:
-            return self._db.execute(query, values).lastrowid or 0
+class Catalogue(LiveCatalogue):
+    """All of it."""
 
     # -- sessions
 
@@ -137,12 +54,7 @@ class Catalogue:
 
     def session(self, reference: str) -> SessionRecord:
         """By id, by name, or by a prefix of the id that only one session has."""
-        rows = self._rows("SELECT * FROM sessions WHERE id = ? OR name = ?", reference, reference)
-        if not rows and len(reference) >= SESSION_PREFIX_MIN:
-            rows = self._rows("SELECT * FROM sessions WHERE substr(id, 1, ?) = ?", len(reference), reference)
-        if len(rows) != 1:
-            raise NotFound("session", reference, hint="waypoint list shows the sessions")
-        return _session(rows[0])
+        return _session(self._rows("SELECT * FROM sessions WHERE id = ?", self.session_id(reference))[0])
 
     def close_session(self, session_id: str) -> None:
         """From here on nothing can be added to the session; its removal has begun."""
@@ -281,21 +193,6 @@ class Catalogue:
             total_ms,
             json.dumps(dict(phases_ms or {})),
             operation,
-        )
-
-    def record(
-        self, kind: str, session_id: str, branch: str, total_ms: float, phases_ms: Mapping[str, float]
-    ) -> None:
-        """An operation that changes nothing on the host, such as a command: recorded when it is over."""
-        self._write(
-            "INSERT INTO operations (kind, session_id, branch, status, began_at, total_ms, phases_ms)"
-            " VALUES (?, ?, ?, 'done', ?, ?, ?)",
-            kind,
-            session_id,
-            branch,
-            time.time() - total_ms / 1000,
-            total_ms,
-            json.dumps(dict(phases_ms)),
         )
 
     def unfinished(self) -> list[OperationRecord]:

@@ -1,8 +1,10 @@
 """Every path on disk, as properties of one class. ``docs/on-disk-format.md`` describes them."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+
+from waypoint.store.live import catalogue_path, facts_path, lock_path, root_path
 
 __all__ = ["Layout", "new_id"]
 
@@ -12,14 +14,15 @@ def new_id(nbytes: int = 6) -> str:
     return os.urandom(nbytes).hex()
 
 
-class Layout(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Layout:
     """The state directory."""
 
     state_dir: Path
 
     @property
     def catalogue(self) -> Path:
-        return self.state_dir / "catalogue.db"
+        return Path(catalogue_path(str(self.state_dir)))
 
     @property
     def pool(self) -> Path:
@@ -32,7 +35,7 @@ class Layout(NamedTuple):
     @property
     def host_facts(self) -> Path:
         """What set-up found out about this host: CRIU's command and version."""
-        return self.state_dir / "host.json"
+        return Path(facts_path(str(self.state_dir)))
 
     def kdat(self, criu_version: str) -> Path:
         """What this CRIU knows of the kernel that is running now; another of either must ask again."""
@@ -40,7 +43,7 @@ class Layout(NamedTuple):
         return self.state_dir / f"criu-{criu_version}-{boot}.kdat"
 
     def lock(self, name: str) -> Path:
-        return self.state_dir / "locks" / name
+        return Path(lock_path(str(self.state_dir), name))
 
     def work(self, session_id: str) -> Path:
         """Logs of the runs of CRIU that failed."""
@@ -54,7 +57,7 @@ class Layout(NamedTuple):
         return self.session(session_id) / branch
 
     def mount(self, incarnation: str) -> Path:
-        return self.state_dir / "mnt" / incarnation
+        return Path(root_path(str(self.state_dir), incarnation))
 
     def layer(self, incarnation: str) -> Path:
         """The branch's own changes: ``upper`` and ``work`` of its overlay."""

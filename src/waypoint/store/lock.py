@@ -8,54 +8,75 @@ Each branch has three:
 * one *terminal* lock for each terminal, exclusive while a command runs in its shell.
 """
 
+from __future__ import annotations
+
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 from waypoint.errors import Busy
 
-__all__ = ["locked"]
+TYPE_CHECKING = False  # see waypoint.errors
+if TYPE_CHECKING:
+    from os import PathLike
 
-BUSY_HINT = "leave out --no-wait to wait for it"
+__all__ = ["branch_lock", "gate_lock", "locked", "terminal_lock"]
 
 
-@contextmanager
-def locked(
-    path: Path, *, what: str, wait: bool = True, shared: bool = False, hint: str = BUSY_HINT
-) -> Iterator[int]:
-    """Hold the lock at ``path`` for the block; yield its descriptor.
+def branch_lock(session_id: str, branch: str) -> str:
+    """The name of a branch's lock; without a branch, of the session's own."""
+    return f"{session_id}.{branch}" if branch else session_id
 
-    With ``wait=False`` a lock held by someone else raises Busy with ``what`` and ``hint``. A child that inherits
+
+def gate_lock(session_id: str, branch: str) -> str:
+    return f"{session_id}.{branch}.gate"
+
+
+def terminal_lock(session_id: str, branch: str, terminal: str) -> str:
+    return f"{session_id}.{branch}.terminal.{terminal}"
+
+
+class locked:
+    """Hold the lock at ``path`` for the block; its descriptor is the block's value.
+
+    With ``wait=False`` a lock held by someone else raises Busy, naming ``what``, with ``hint``. A child that inherits
     the descriptor keeps the lock until it ends, even if we die first.
     """
-    try:
-        fd = _acquire(path, wait=wait, shared=shared)
-    except BlockingIOError as error:
-        raise Busy(f"{what} is busy", hint=hint) from error
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        *,
+        what: str,
+        wait: bool = True,
+        shared: bool = False,
+        hint: str = "leave out --no-wait to wait for it",
+    ) -> None:
+        self._path = path
+        self._what = what
+        self._hint = hint
+        self._kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
 
-def _acquire(path: Path, *, wait: bool, shared: bool) -> int:
-    kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def __enter__(self) -> int:
+        while True:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(fd, self._kind)
+                if self._is_still_there(fd):
+                    self._fd = fd
+                    return fd
+            except BlockingIOError as error:
+                os.close(fd)
+                raise Busy(f"{self._what} is busy", hint=self._hint) from error
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)  # its last holder removed the file while we waited: take the new one
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def _is_still_there(self, fd: int) -> bool:
         try:
-            fcntl.flock(fd, kind)
-            if _is_same_file(fd, path):
-                return fd
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)  # its last holder removed the file while we waited: take the new one
-
-
-def _is_same_file(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), os.stat(path))
-    except FileNotFoundError:
-        return False
+            return os.path.samestat(os.fstat(fd), os.stat(self._path))
+        except FileNotFoundError:
+            return False

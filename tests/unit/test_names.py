@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waypoint.errors import InvalidName
-from waypoint.model import parse_name
+from waypoint.names import parse_name
 
 
 @pytest.mark.parametrize("name", ["a", "0", "Before-fix_2.1", "x" * 64])

@@ -1,0 +1,73 @@
+"""Parse, call one verb, turn an error into an exit code and text or JSON."""
+
+import argparse
+import dataclasses
+import importlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from waypoint.cli.answer import Answer, print_answer
+from waypoint.cli.failure import EXIT_INTERRUPTED, exec_exit_code, explained, print_error
+from waypoint.cli.parser import Verb, parse
+from waypoint.config import config_files, find_state_dir
+from waypoint.errors import WaypointError
+from waypoint.session.waypoint import Waypoint
+
+__all__ = ["dispatch"]
+
+
+def dispatch(words: Sequence[str]) -> int:
+    """Run one command line; return its exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    options = parse(words)
+    if options.verbose:
+        logging.basicConfig(level=logging.DEBUG, format="waypoint: %(message)s")
+    try:
+        answer = _call(options.verb, options)
+        print_answer(answer, as_json=options.json, quiet=options.quiet, timings=options.timings)
+        sys.stdout.flush()
+    except WaypointError as error:
+        return _fail(error, options)
+    except KeyboardInterrupt:
+        print("waypoint: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # our reader has gone: nothing more to say to it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        if options.verbose:
+            raise
+        return _fail(explained(error), options)
+    return answer.exit_code
+
+
+def _fail(error: WaypointError, options: argparse.Namespace) -> int:
+    print_error(error, as_json=options.json)
+    return exec_exit_code(error) if options.verb.name == "exec" else error.exit_code
+
+
+def _call(verb: Verb, options: argparse.Namespace) -> Answer:
+    state_dir = Path(find_state_dir(options.state_dir, environ=os.environ, files=config_files(os.environ)))
+    function = getattr(importlib.import_module(f"waypoint.cli.{verb.module}"), verb.function)
+    if verb.on_host:
+        host_answer: Answer = function(state_dir, options)
+        return host_answer
+    with Waypoint(state_dir) as waypoint:
+        newest = waypoint.context.catalogue.newest_operation()
+        answer: Answer = function(waypoint, options)
+        if options.timings:
+            operations = waypoint.context.catalogue.operations_after(newest)
+            answer = dataclasses.replace(answer, operations=operations)
+        return answer
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """The first signal starts the undoing; later ones wait for it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt

@@ -1,0 +1,111 @@
+"""The SQLite file under the catalogue: connection, schema, transactions."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+
+from waypoint.errors import CatalogueTooNew
+
+TYPE_CHECKING = False  # see waypoint.errors
+if TYPE_CHECKING:
+    from os import PathLike
+
+__all__ = ["Database"]
+
+BUSY_TIMEOUT_S = 30.0
+
+_MIGRATIONS = (
+    """
+    CREATE TABLE sessions (
+        id TEXT PRIMARY KEY, name TEXT UNIQUE, base_kind TEXT NOT NULL, base_path TEXT NOT NULL,
+        extra_mounts TEXT NOT NULL, workspace TEXT NOT NULL, created_at REAL NOT NULL,
+        is_open INTEGER NOT NULL, numbers_given INTEGER NOT NULL DEFAULT 0
+    ) STRICT;
+    CREATE TABLE checkpoints (
+        id TEXT PRIMARY KEY, session_id TEXT NOT NULL REFERENCES sessions(id), name TEXT NOT NULL,
+        parent TEXT REFERENCES checkpoints(id), branch TEXT NOT NULL, created_at REAL NOT NULL,
+        memory_bytes INTEGER NOT NULL, UNIQUE (session_id, name)
+    ) STRICT;
+    CREATE TABLE branches (
+        session_id TEXT NOT NULL REFERENCES sessions(id), name TEXT NOT NULL, incarnation TEXT NOT NULL UNIQUE,
+        init_pid INTEGER NOT NULL, head TEXT REFERENCES checkpoints(id), created_at REAL NOT NULL,
+        PRIMARY KEY (session_id, name)
+    ) STRICT;
+    CREATE TABLE operations (
+        id INTEGER PRIMARY KEY, kind TEXT NOT NULL, session_id TEXT NOT NULL, branch TEXT NOT NULL,
+        status TEXT NOT NULL, began_at REAL NOT NULL, total_ms REAL, incarnation TEXT, old_incarnation TEXT,
+        checkpoint TEXT, phases_ms TEXT NOT NULL DEFAULT '{}'
+    ) STRICT;
+    CREATE INDEX operations_open ON operations (id) WHERE status IN ('begun', 'published');
+    CREATE INDEX operations_of_session ON operations (session_id);
+    """,
+)
+
+
+class Database:
+    """One connection, usable from several threads."""
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self._lock = threading.RLock()
+        self._db = sqlite3.connect(
+            path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+        )
+        self._db.row_factory = sqlite3.Row
+        # WAL: readers never wait for a writer. NORMAL: a commit survives our death but, at a power failure,
+        # the last ones may be missing; what they would have shown is then swept as unfinished.
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = NORMAL")
+        self._db.execute("PRAGMA foreign_keys = ON")
+        self._migrate(path)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def transaction(self) -> _Transaction:
+        """A block whose writes become visible together, or not at all."""
+        return _Transaction(self._lock, self._db)
+
+    def _rows(self, query: str, *values: object) -> list[sqlite3.Row]:
+        with self._lock:
+            return self._db.execute(query, values).fetchall()
+
+    def _write(self, query: str, *values: object) -> int:
+        with self._lock:
+            return self._db.execute(query, values).lastrowid or 0
+
+    def _migrate(self, path: str | PathLike[str]) -> None:
+        (version,) = self._db.execute("PRAGMA user_version").fetchone()
+        if version > len(_MIGRATIONS):
+            raise CatalogueTooNew(
+                f"{path} has schema {version}, this version knows {len(_MIGRATIONS)}",
+                hint="use the newer version of waypoint that wrote it",
+            )
+        if version == len(_MIGRATIONS):
+            return
+        with self.transaction():
+            (version,) = self._db.execute("PRAGMA user_version").fetchone()  # another process may have won
+            for number in range(version, len(_MIGRATIONS)):
+                for statement in _MIGRATIONS[number].split(";"):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version = {number + 1}")
+
+
+class _Transaction:
+    def __init__(self, lock: threading.RLock, db: sqlite3.Connection) -> None:
+        self._lock = lock
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            self._db.execute("COMMIT" if kind is None else "ROLLBACK")
+        finally:
+            self._lock.release()
