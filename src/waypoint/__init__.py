@@ -36,9 +36,11 @@ _WHERE = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'waypoint' has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:
 
-    return getattr(import_module(f"waypoint.{_WHERE[name]}"), name)
+    def __getattr__(name: str) -> object:
+        if name not in _WHERE:
+            raise AttributeError(f"module 'waypoint' has no attribute {name!r}")
+        from importlib import import_module
+
+        return getattr(import_module(f"waypoint.{_WHERE[name]}"), name)

@@ -148,8 +148,17 @@ def test_a_state_directory_that_was_never_set_up_is_named(cli: Cli, tmp_path: Pa
     assert not (tmp_path / "fresh").exists()
 
 
+def test_a_file_of_set_up_that_was_damaged_is_named(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "host.json").write_text("{")
+    failure = cli.failure("init", "--state-dir", os.fspath(tmp_path))
+    assert (failure.exit_code, failure.code) == (7, "ability_missing")
+    assert "host.json" in failure.message
+
+
 def test_a_criu_that_is_gone_is_named(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "host.json").write_text(json.dumps({"criu_command": [f"{tmp_path}/criu"]}))
+    (tmp_path / "host.json").write_text(
+        json.dumps({"criu_command": [f"{tmp_path}/criu"], "criu_version": "4.2"})
+    )
     failure = cli.failure("init", "--state-dir", os.fspath(tmp_path))
     assert (failure.exit_code, failure.code) == (7, "ability_missing")
     assert f"{tmp_path}/criu" in failure.message

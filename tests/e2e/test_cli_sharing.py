@@ -104,3 +104,12 @@ def test_processes_that_snapshot_one_branch_at_the_same_time_all_succeed(cli: Cl
     assert [caller.returncode for caller in callers] == [0, 0, 0, 0]
     assert set(cli("list", shell, "--quiet").splitlines()) == names
     assert len(names) == 4
+
+
+def test_cleanup_does_not_take_a_session_away_from_under_a_command(cli: Cli, shell: str) -> None:
+    with running_command(cli, shell) as command:
+        failure = cli.failure("cleanup", shell)
+        assert (failure.exit_code, failure.code) == (5, "busy")
+        assert "--force" in failure.hint
+        cli("cleanup", shell, "--force")
+        assert command.wait(60) == 125

@@ -90,7 +90,7 @@ class Cli:
         formal = self.run("--json", *words, prefix=prefix, env=env)
         assert text.exit_code == formal.exit_code != 0, (text, formal)
         error = json.loads(formal.out)["error"]
-        assert sorted(error) == ["code", "hint", "message"]
+        assert set(error) - {"output"} == {"code", "hint", "message"}
         assert (text.out, formal.err) == (b"", "")
         assert text.err == f"waypoint: error: {error['message']}\n  hint: {error['hint']}\n"
         assert error["hint"], error

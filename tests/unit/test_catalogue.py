@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.errors import AlreadyExists, CatalogueTooNew, NotFound
+from waypoint.errors import AlreadyExists, CatalogueTooNew, NotFound, StoreError
 from waypoint.model import Base, BaseKind, BranchRecord, CheckpointRecord, OperationStatus, SessionRecord
 from waypoint.store.catalogue import Catalogue
 
@@ -107,6 +107,14 @@ def test_a_forgotten_session_leaves_no_branches_and_no_checkpoints(catalogue: Ca
     catalogue.set_head(SESSION.id, "main", "c2")
     catalogue.forget_session(SESSION.id)
     assert catalogue.sessions() == []
+
+
+def test_a_file_that_is_no_catalogue_is_named_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "catalogue.db"
+    path.write_bytes(b"not a database at all" * 100)
+    with pytest.raises(StoreError, match=r"catalogue\.db cannot be read"):
+        Catalogue(path)
+    assert path.read_bytes().startswith(b"not a database")
 
 
 def test_a_catalogue_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ class TestPrefix:
         with pytest.raises(AbilityMissing, match="cannot get CRIU") as caught:
             provision_criu(tmp_path / "criu", said.append)
         assert "apt-get update" in caught.value.hint
-        assert said == ["criu: downloading from Debian trixie", "criu: downloading from Debian sid"]
+        assert said[-2:] == ["criu: downloading from Debian forky", "criu: downloading from Debian sid"]
         assert not list(tmp_path.glob("criu*/")), "no directory is left"
 
     def test_an_unknown_machine_is_told_so(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from waypoint.errors import NotPermitted, WaypointError
+from waypoint.errors import CommandTimedOut, NotPermitted, ShellDied, WaypointError
 
 __all__ = ["EXIT_INTERRUPTED", "exec_exit_code", "explained", "print_error"]
 
@@ -19,8 +19,10 @@ def print_error(error: WaypointError, *, as_json: bool) -> None:
     if as_json:
         import json
 
-        document = {"error": {"code": error.code, "message": str(error), "hint": error.hint}}
-        print(json.dumps(document, indent=2))
+        document = {"code": error.code, "message": str(error), "hint": error.hint}
+        if isinstance(error, (CommandTimedOut, ShellDied)):
+            document["output"] = error.output.decode(errors="replace")
+        print(json.dumps({"error": document}, indent=2))
         return
     print(f"waypoint: error: {error}", file=sys.stderr)
     if error.hint:

@@ -55,11 +55,15 @@ class Context:
     @cached_property
     def platform(self) -> Platform:
         """Raises AbilityMissing if CRIU is gone. After a reboot, mounts the pool and warms CRIU again."""
-        facts = json.loads(self.layout.host_facts.read_text())
-        command = tuple(facts["criu_command"])
+        try:
+            facts = json.loads(self.layout.host_facts.read_text())
+            command, version = tuple(facts["criu_command"]), facts["criu_version"]
+        except (ValueError, KeyError, TypeError) as error:
+            what = f"{self.layout.host_facts} is not as set-up wrote it: {error}"
+            raise AbilityMissing(what, hint="run waypoint setup again") from error
         if not Path(command[0]).exists():
             raise AbilityMissing(f"CRIU is gone: {command[0]}", hint="run waypoint setup again")
-        criu = Criu(command=command, launcher=launcher_path(), kdat=self.layout.kdat(facts["criu_version"]))
+        criu = Criu(command=command, launcher=launcher_path(), kdat=self.layout.kdat(version))
         if not criu.is_warm():
             criu.warm()
         return Platform(

@@ -40,7 +40,7 @@ from waypoint.shell.client import InitRefused, ShellClient
 from waypoint.shell.profile import BASH, UNATTENDED_ENV
 from waypoint.shell.terminal import DEFAULT_SIZE, WindowSize, open_terminal
 from waypoint.store.layout import new_id
-from waypoint.store.lock import locked
+from waypoint.store.lock import branch_lock, locked, terminal_lock
 
 __all__ = [
     "cleanup_session",
@@ -197,7 +197,9 @@ def restore_branch(
         ) as operation:
             with UndoStack(f"restore {checkpoint_name}") as undo:
                 undo.on_failure("remove the copy", lambda: destroy(context.platform, incarnation))
-                branch = _revive(context, session, checkpoint, branch_name, incarnation, operation)
+                branch = _revive(
+                    context, session, checkpoint, branch_name, incarnation, old.created_at, operation
+                )
                 with (
                     operation.timeline.step("publish"),
                     locked(context.gate_lock(session.id, branch_name), what=branch_name),
@@ -231,8 +233,13 @@ def fork_checkpoint(
     """
     check_new_names(context, session.id, names)
     _ = context.platform  # found once, not by every thread
+    began = time.time()
     with ThreadPoolExecutor(min(len(names), FORKS_AT_ONCE)) as pool:
-        pending = {name: pool.submit(_fork_one, context, session, checkpoint, name) for name in names}
+        pending = {
+            # They end in any order; a microsecond each keeps them listed in the order of their names.
+            name: pool.submit(_fork_one, context, session, checkpoint, name, began + number / 1_000_000)
+            for number, name in enumerate(names)
+        }
     made: list[BranchRecord] = []
     errors: dict[str, WaypointError] = {}
     for name, future in pending.items():
@@ -248,7 +255,7 @@ def fork_checkpoint(
 
 
 def _fork_one(
-    context: Context, session: SessionRecord, checkpoint: CheckpointRecord, name: str
+    context: Context, session: SessionRecord, checkpoint: CheckpointRecord, name: str, created_at: float
 ) -> BranchRecord:
     incarnation = new_id()
     with (
@@ -260,7 +267,7 @@ def _fork_one(
     ):
         undo.on_failure("remove the locks", lambda: context.remove_locks(session.id, name))
         undo.on_failure("remove the branch", lambda: destroy(context.platform, incarnation))
-        branch = _revive(context, session, checkpoint, name, incarnation, operation)
+        branch = _revive(context, session, checkpoint, name, incarnation, created_at, operation)
         with operation.timeline.step("publish"):
             undo.on_failure("remove the link", lambda: _unlink(context.layout.live(session.id, name)))
             context.point_live_link(session.id, name, incarnation)
@@ -280,6 +287,7 @@ def _revive(
     checkpoint: CheckpointRecord,
     branch_name: str,
     incarnation: str,
+    created_at: float,
     operation: Operation,
 ) -> BranchRecord:
     pid = revive(context.platform, session.base, checkpoint, incarnation, operation.timeline)
@@ -291,7 +299,7 @@ def _revive(
         incarnation=incarnation,
         init_pid=pid,
         head=checkpoint.id,
-        created_at=time.time(),
+        created_at=created_at,
     )
 
 
@@ -315,17 +323,19 @@ def destroy_branch(context: Context, session: SessionRecord, branch_name: str, *
 def cleanup_session(context: Context, session: SessionRecord, *, force: bool = False) -> None:
     """Remove a session with all its branches and checkpoints.
 
-    A branch that another process works on makes this fail with Busy, unless ``force``.
+    A branch that another process works on, or runs a command in, makes this fail with Busy, unless ``force``.
     """
     with locked(context.branch_lock(session.id, ""), what=f"session {session.id}"):
         if not force:
             for branch in context.catalogue.branches(session.id):
-                lock = context.branch_lock(session.id, branch.name)
                 what = f"branch {branch.name!r} of session {session.id}"
-                with locked(
-                    lock, what=what, wait=False, hint="wait for it, or remove it all the same: --force"
+                hint = "wait for it, or remove it all the same: --force"
+                for name in (
+                    branch_lock(session.id, branch.name),
+                    terminal_lock(session.id, branch.name, MAIN),
                 ):
-                    pass
+                    with locked(context.layout.lock(name), what=what, wait=False, hint=hint):
+                        pass
         with context.operation("cleanup", session.id, "", removes=True) as operation:
             with operation.timeline.step("remove"):
                 remove_session(context, session.id)

@@ -118,8 +118,11 @@ class Session:
 
     def files_bytes(self, checkpoint: CheckpointRecord) -> int:
         """What the branch had written over its base by then; checkpoints share what they have in common."""
+        layer = self.context.layout.checkpoint_layer(checkpoint.id)
         total = 0
-        for directory, _, files in os.walk(self.context.layout.checkpoint_layer(checkpoint.id)):
+        for directory, below, files in os.walk(layer):
+            if ".waypoint" in below and directory == str(layer / "upper"):
+                below.remove(".waypoint")  # our own init
             total += sum(os.lstat(os.path.join(directory, file)).st_blocks * 512 for file in files)
         return total
 

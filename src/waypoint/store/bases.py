@@ -21,11 +21,10 @@ _DISK_FILE_SYSTEMS = frozenset("bcachefs btrfs ext2 ext3 ext4 f2fs jfs reiserfs 
 
 def resolve_base(layout: Layout, workspace: str | Path | None, base: str | Path | None) -> tuple[Base, str]:
     """The base, and the directory inside it where the shell starts."""
-    directory = None if workspace is None else _existing_directory(workspace)
-    if base is None and directory is not None and is_root_file_system(directory):
-        return Base(kind=BaseKind.DIRECTORY, path=directory), "/"
     if base is None or os.fspath(base) == HOST:
-        start = directory or Path.cwd()
+        start = _existing_directory(Path.cwd() if workspace is None else workspace)
+        if base is None and is_root_file_system(start):
+            return Base(kind=BaseKind.DIRECTORY, path=start), "/"
         return _host_base(layout, start), os.fspath(start)
     if os.path.sep in os.fspath(base):
         root = _existing_directory(base)
@@ -35,7 +34,10 @@ def resolve_base(layout: Layout, workspace: str | Path | None, base: str | Path 
         root = layout.base(parse_name("base", os.fspath(base)))
         if not root.is_dir():
             raise NotFound("base", os.fspath(base), hint="use 'host' or the path of a root file system")
-    return Base(kind=BaseKind.DIRECTORY, path=root), "/" if workspace is None else os.fspath(workspace)
+    inside = "/" if workspace is None else os.fspath(workspace)
+    if not os.path.isabs(inside):
+        raise UsageError(f"{inside!r} is not an absolute path", hint=f"say where in {root} the shell starts")
+    return Base(kind=BaseKind.DIRECTORY, path=root), inside
 
 
 def is_root_file_system(path: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 
-from waypoint.errors import CatalogueTooNew
+from waypoint.errors import CatalogueTooNew, StoreError
 
 TYPE_CHECKING = False  # see waypoint.errors
 if TYPE_CHECKING:
@@ -52,12 +52,21 @@ class Database:
             path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
         )
         self._db.row_factory = sqlite3.Row
-        # WAL: readers never wait for a writer. NORMAL: a commit survives our death but, at a power failure,
-        # the last ones may be missing; what they would have shown is then swept as unfinished.
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = NORMAL")
-        self._db.execute("PRAGMA foreign_keys = ON")
-        self._migrate(path)
+        try:
+            # WAL: readers never wait for a writer. NORMAL: a commit survives our death but, at a power
+            # failure, the last ones may be missing.
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = NORMAL")
+            self._db.execute("PRAGMA foreign_keys = ON")
+            self._migrate(path)
+        except sqlite3.DatabaseError as error:
+            self._db.close()
+            raise StoreError(
+                f"{path} cannot be read: {error}", hint="put back a copy of this file"
+            ) from error
+        except BaseException:
+            self._db.close()
+            raise
 
     def close(self) -> None:
         self._db.close()

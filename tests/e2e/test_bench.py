@@ -1,0 +1,27 @@
+"""The benchmark runs and measures every row; how fast is for `make bench` to say."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_short_benchmark_measures_every_row_and_leaves_nothing(tmp_path: Path) -> None:
+    before = set(Path("/var/tmp").glob("waypoint-bench-*"))
+    finished = subprocess.run(
+        [sys.executable, "-m", "benchmarks.bench", "--quick", "--json", str(tmp_path / "rows.json")],
+        cwd=ROOT,
+        env={**os.environ, "CI": "true"},
+        capture_output=True,
+        timeout=280,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr.decode()
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert len(rows) >= 9
+    assert all(row["ours_ms"] > 0 for row in rows)
+    assert "| snapshot, pause |" in finished.stdout.decode()
+    assert set(Path("/var/tmp").glob("waypoint-bench-*")) == before
