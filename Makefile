@@ -45,6 +45,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: packages $(STAMP) $(INIT) ## Debian packages, .venv with the waypoint command, CRIU and the storage pool
+	@$(BIN)/python -m compileall -q src # also where PYTHONDONTWRITEBYTECODE keeps the first run from doing it
 	@$(BIN)/waypoint setup
 	@$(BIN)/waypoint pool unmount --if-idle >/dev/null # the next command mounts it again
 
@@ -53,6 +54,7 @@ demo: install ## the main job, checked step by step: a live session is saved, re
 
 test: export CI := true
 test: install test-packages lint init-test ## install everything the tests need and run all of them
+	$(MAKE) fuzz FUZZ_SECONDS=5
 	$(BIN)/pytest $(PYTEST_ARGS)
 
 check: lint unit ## format, lint, types, import contracts and unit tests: no root needed, in seconds

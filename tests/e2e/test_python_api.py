@@ -62,6 +62,13 @@ def test_import_starts_no_process_and_loads_nothing_heavy() -> None:
     assert started & set(seen["events"]) == set()
 
 
+def test_a_plain_exec_of_the_command_line_loads_only_what_it_needs() -> None:
+    code = "import sys, waypoint.cli.main; print(*sys.modules)"
+    ended = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, check=True, text=True)
+    not_needed = "argparse ctypes dataclasses enum inspect json logging pathlib re socket subprocess typing"
+    assert set(not_needed.split()) & set(ended.stdout.split()) == set()
+
+
 def test_the_package_works_from_another_directory_than_the_clone(tmp_path: Path) -> None:
     code = "import waypoint; print(waypoint.open.__doc__ is not None, waypoint.Session.__name__)"
     ended = subprocess.run([sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, check=True)

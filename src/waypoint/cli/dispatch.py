@@ -12,10 +12,9 @@ from pathlib import Path
 from types import FrameType
 
 from waypoint.cli.answer import Answer, print_answer
-from waypoint.cli.failure import EXIT_INTERRUPTED, exec_exit_code, explained, print_error
+from waypoint.cli.failure import guarded
 from waypoint.cli.parser import Verb, parse
 from waypoint.config import config_files, find_state_dir
-from waypoint.errors import WaypointError
 from waypoint.session.waypoint import Waypoint
 
 __all__ = ["dispatch"]
@@ -27,28 +26,19 @@ def dispatch(words: Sequence[str]) -> int:
     options = parse(words)
     if options.verbose:
         logging.basicConfig(level=logging.DEBUG, format="waypoint: %(message)s")
-    try:
-        answer = _call(options.verb, options)
-        print_answer(answer, as_json=options.json, quiet=options.quiet, timings=options.timings)
-        sys.stdout.flush()
-    except WaypointError as error:
-        return _fail(error, options)
-    except KeyboardInterrupt:
-        print("waypoint: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:  # our reader has gone: nothing more to say to it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_INTERRUPTED
-    except OSError as error:
-        if options.verbose:
-            raise
-        return _fail(explained(error), options)
+    return guarded(
+        lambda: _run(options),
+        is_exec=options.verb.name == "exec",
+        as_json=options.json,
+        verbose=options.verbose,
+    )
+
+
+def _run(options: argparse.Namespace) -> int:
+    answer = _call(options.verb, options)
+    print_answer(answer, as_json=options.json, quiet=options.quiet, timings=options.timings)
+    sys.stdout.flush()
     return answer.exit_code
-
-
-def _fail(error: WaypointError, options: argparse.Namespace) -> int:
-    print_error(error, as_json=options.json)
-    return exec_exit_code(error) if options.verb.name == "exec" else error.exit_code
 
 
 def _call(verb: Verb, options: argparse.Namespace) -> Answer:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
-from waypoint.cli.failure import EXIT_INTERRUPTED, exec_exit_code, explained, print_error
+from waypoint.cli.failure import guarded
 from waypoint.config import config_files, find_state_dir
-from waypoint.errors import WaypointError
 from waypoint.names import MAIN, parse_name
 from waypoint.session.command import run_command
 from waypoint.store.live import LiveCatalogue, catalogue_path, require_set_up
@@ -84,21 +83,7 @@ def command_text(words: Sequence[str]) -> str:
 
 def run_exec(request: ExecRequest) -> int:
     """Print the command's output as it comes and return its exit code."""
-    try:
-        return _run(request)
-    except WaypointError as error:
-        print_error(error, as_json=False)
-        return exec_exit_code(error)
-    except KeyboardInterrupt:
-        print("waypoint: interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    except BrokenPipeError:  # our reader has gone: nothing more to say to it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_INTERRUPTED
-    except OSError as error:
-        failure = explained(error)
-        print_error(failure, as_json=False)
-        return exec_exit_code(failure)
+    return guarded(lambda: _run(request), is_exec=True)
 
 
 def _run(request: ExecRequest) -> int:

@@ -7,11 +7,35 @@ import sys
 
 from waypoint.errors import CommandTimedOut, NotPermitted, ShellDied, WaypointError
 
-__all__ = ["EXIT_INTERRUPTED", "exec_exit_code", "explained", "print_error"]
+TYPE_CHECKING = False  # see waypoint.errors
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["guarded", "print_error"]
 
 EXIT_INTERRUPTED = 130
 EXIT_TIMED_OUT = 124
 EXIT_EXEC_FAILED = 125
+
+
+def guarded(verb: Callable[[], int], *, is_exec: bool, as_json: bool = False, verbose: bool = False) -> int:
+    """Run a verb; whatever it raises on purpose, or the system does, becomes words and an exit code."""
+    try:
+        return verb()
+    except WaypointError as error:
+        failure = error
+    except KeyboardInterrupt:
+        print("waypoint: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # our reader has gone: nothing more to say to it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        if verbose:
+            raise
+        failure = _explained(error)
+    print_error(failure, as_json=as_json)
+    return _exec_exit_code(failure) if is_exec else failure.exit_code
 
 
 def print_error(error: WaypointError, *, as_json: bool) -> None:
@@ -29,12 +53,12 @@ def print_error(error: WaypointError, *, as_json: bool) -> None:
         print(f"  hint: {error.hint}", file=sys.stderr)
 
 
-def exec_exit_code(error: WaypointError) -> int:
+def _exec_exit_code(error: WaypointError) -> int:
     """Of exec, when not the command failed but we did: the command's own code may be anything else."""
     return EXIT_TIMED_OUT if error.exit_code == EXIT_TIMED_OUT else EXIT_EXEC_FAILED
 
 
-def explained(error: OSError) -> WaypointError:
+def _explained(error: OSError) -> WaypointError:
     """An error of the system for which no layer below had words."""
     what = f"{error.strerror}: {error.filename}" if error.filename else str(error)
     if isinstance(error, PermissionError) and os.geteuid() != 0:

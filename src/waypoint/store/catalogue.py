@@ -103,13 +103,13 @@ class Catalogue(LiveCatalogue):
 
     def branches(self, session_id: str) -> list[BranchRecord]:
         rows = self._rows("SELECT * FROM branches WHERE session_id = ? ORDER BY created_at, name", session_id)
-        return [_branch(row) for row in rows]
+        return [BranchRecord(**dict(row)) for row in rows]
 
     def branch(self, session_id: str, name: str) -> BranchRecord:
         rows = self._rows("SELECT * FROM branches WHERE session_id = ? AND name = ?", session_id, name)
         if not rows:
             raise NotFound("branch", name, hint=f"waypoint list {session_id} shows the branches")
-        return _branch(rows[0])
+        return BranchRecord(**dict(rows[0]))
 
     # -- checkpoints
 
@@ -135,13 +135,13 @@ class Catalogue(LiveCatalogue):
         rows = self._rows(
             "SELECT * FROM checkpoints WHERE session_id = ? ORDER BY created_at, id", session_id
         )
-        return [_checkpoint(row) for row in rows]
+        return [CheckpointRecord(**dict(row)) for row in rows]
 
     def checkpoint(self, session_id: str, name: str) -> CheckpointRecord:
         rows = self._rows("SELECT * FROM checkpoints WHERE session_id = ? AND name = ?", session_id, name)
         if not rows:
             raise NotFound("checkpoint", name, hint=f"waypoint list {session_id} shows the checkpoints")
-        return _checkpoint(rows[0])
+        return CheckpointRecord(**dict(rows[0]))
 
     def has_name(self, session_id: str, name: str) -> bool:
         """Whether a branch or a checkpoint of the session has this name; they share one set of names."""
@@ -229,40 +229,8 @@ def _session(row: sqlite3.Row) -> SessionRecord:
     )
 
 
-def _branch(row: sqlite3.Row) -> BranchRecord:
-    return BranchRecord(
-        session_id=row["session_id"],
-        name=row["name"],
-        incarnation=row["incarnation"],
-        init_pid=row["init_pid"],
-        head=row["head"],
-        created_at=row["created_at"],
-    )
-
-
-def _checkpoint(row: sqlite3.Row) -> CheckpointRecord:
-    return CheckpointRecord(
-        id=row["id"],
-        session_id=row["session_id"],
-        name=row["name"],
-        parent=row["parent"],
-        branch=row["branch"],
-        created_at=row["created_at"],
-        memory_bytes=row["memory_bytes"],
-    )
-
-
 def _operation(row: sqlite3.Row) -> OperationRecord:
-    return OperationRecord(
-        id=row["id"],
-        kind=row["kind"],
-        session_id=row["session_id"],
-        branch=row["branch"],
-        status=OperationStatus(row["status"]),
-        began_at=row["began_at"],
-        total_ms=row["total_ms"],
-        incarnation=row["incarnation"],
-        old_incarnation=row["old_incarnation"],
-        checkpoint=row["checkpoint"],
-        phases_ms=json.loads(row["phases_ms"]),
-    )
+    fields = dict(row)
+    fields["status"] = OperationStatus(fields["status"])
+    fields["phases_ms"] = json.loads(fields["phases_ms"])
+    return OperationRecord(**fields)
