@@ -11,6 +11,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BUILD := $(CURDIR)/build/init
 FUZZ_SECONDS ?= 30
+SOAK_SECONDS ?= 300
 PYTEST_ARGS ?=
 
 INIT_SOURCES := $(wildcard native/init/*.c native/init/*.h native/init/Makefile)
@@ -39,7 +40,7 @@ else \
 fi
 endef
 
-.PHONY: help install demo test check lint unit kernel e2e bench init init-test fuzz clean packages test-packages
+.PHONY: help install demo test check lint unit kernel e2e bench soak init init-test fuzz clean packages test-packages
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,6 +77,9 @@ e2e: install test-packages ## the tests through the command line (root)
 
 bench: install ## measure, and print the table of results
 	@$(BIN)/python -m benchmarks.bench
+
+soak: install ## kill the command line at random moments for SOAK_SECONDS (300), and look each time
+	@$(BIN)/python -m benchmarks.soak --seconds $(SOAK_SECONDS)
 
 init: packages ## compile the C init
 	$(MAKE) -C native/init BUILD=$(BUILD)

@@ -7,9 +7,6 @@ Each figure is a median; what is compared is measured side by side, in turns, in
 
 import argparse
 import json
-import os
-import secrets
-import shutil
 import subprocess
 import sys
 import time
@@ -19,14 +16,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 
+from benchmarks.place import state_directory
 from benchmarks.plain_criu import plain_dump, plain_restore
 from waypoint import Session, Waypoint
-from waypoint.config import DEFAULT_STATE_DIR
-from waypoint.session.setup import prepare_host
-from waypoint.store.layout import Layout
-from waypoint.store.pool import unmount_pool
 
-POOL_BYTES = 48 << 30
 MEGABYTE = 1 << 20
 
 
@@ -75,7 +68,7 @@ def main() -> int:
         bench_history,
         bench_burst,
     )
-    with _state_directory() as state_dir, Waypoint(state_dir) as waypoint:
+    with state_directory("bench") as state_dir, Waypoint(state_dir) as waypoint:
         for measure in measures:
             print(f"measuring: {(measure.__doc__ or '').splitlines()[0]}", file=sys.stderr, flush=True)
             rows += measure(waypoint, scale)
@@ -236,21 +229,6 @@ def _sessions(waypoint: Waypoint, count: int) -> Iterator[list[Session]]:
     finally:
         for session in made:
             session.cleanup(force=True)
-
-
-@contextmanager
-def _state_directory() -> Iterator[Path]:
-    path = Path(f"/var/tmp/waypoint-bench-{secrets.token_hex(4)}")
-    path.mkdir()
-    prefix = Layout(Path(DEFAULT_STATE_DIR)).criu_prefix
-    if prefix.exists():
-        Layout(path).criu_prefix.symlink_to(prefix)
-    try:
-        prepare_host(path, pool_size_bytes=POOL_BYTES, proxies=dict(os.environ), progress=lambda _: None)
-        yield path
-        unmount_pool(path)
-    finally:
-        shutil.rmtree(path)
 
 
 def _parse() -> argparse.Namespace:
