@@ -27,6 +27,6 @@ def state_directory(purpose: str) -> Iterator[Path]:
     try:
         prepare_host(path, pool_size_bytes=POOL_BYTES, proxies=dict(os.environ), progress=lambda _: None)
         yield path
-        unmount_pool(path)
     finally:
+        unmount_pool(path)
         shutil.rmtree(path)

@@ -59,7 +59,7 @@ def _choose(chance: random.Random, session: str, number: int) -> list[str]:
 
 def _run_and_kill(state_dir: Path, verb: list[str], after_s: float) -> None:
     program = Path(sys.executable).with_name("waypoint")
-    command = [program, "--state-dir", state_dir, *verb]
+    command = [str(program), "--state-dir", str(state_dir), *verb]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         time.sleep(after_s)  # the moment is what is tried, not a way to wait for something
         process.send_signal(signal.SIGKILL)
