@@ -316,9 +316,10 @@ static int parse_options(int argc, char **argv, struct server *s, int *ready_fd)
 	return optind == argc ? 0 : -EINVAL;
 }
 
-static int fail(const char *step, int err)
+/* Tells whoever waits for us to listen, or the terminal of whoever tries us out. */
+static int fail(int ready_fd, const char *step, int err)
 {
-	fprintf(stderr, "waypoint-init: %s: %s\n", step, strerror(-err));
+	dprintf(ready_fd < 0 ? 2 : ready_fd, "init: %s: %s", step, strerror(-err));
 	return 1;
 }
 
@@ -330,17 +331,17 @@ int init_main(int argc, char **argv)
 	int err = parse_options(argc, argv, s, &ready_fd);
 
 	if (err)
-		return fail("options", err);
+		return fail(ready_fd, "options", err);
 	close_range(ready_fd < 3 ? 3 : (unsigned int)ready_fd + 1, ~0U, 0);
 	err = map_buffers(s);
 	if (err)
-		return fail("map buffers", err);
+		return fail(ready_fd, "map buffers", err);
 	s->wake = reap_setup();
 	if (s->wake < 0)
-		return fail("set up signals", s->wake);
+		return fail(ready_fd, "set up signals", s->wake);
 	s->listener = listen_at(s->dir);
 	if (s->listener < 0)
-		return fail("listen", s->listener);
+		return fail(ready_fd, "listen", s->listener);
 	/* Whoever started us may connect from now on. */
 	close_fd(&ready_fd);
 	s->kernel_ms = kernel_clock_ms();

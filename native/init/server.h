@@ -10,7 +10,8 @@
 #include "terminal.h"
 
 #define CONNECTIONS_MAX 64
-#define PAGE		4096
+/* Parts of one mapping are given back alone: a multiple of every page size there is. */
+#define PAGE		65536
 #define IN_SIZE		(FRAME_REQUEST_MAX + PAGE)
 #define OUT_SIZE	(256 * 1024)
 /* Output is queued only below this, so that replies always find room. */

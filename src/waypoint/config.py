@@ -36,6 +36,7 @@ def find_state_dir(flag: str | None, *, environ: Mapping[str, str], files: Seque
         raise UsageError(
             f"state directory {chosen!r} is not an absolute path", hint=f"write for example /{chosen}"
         )
+    chosen = os.path.realpath(chosen)  # one directory, one name: branches are found by it
     # CRIU runs with a small file system of its own over /run, see native/init/enter.c.
     is_in_run = chosen == "/run" or chosen.startswith("/run/")
     if is_in_run or any(character in chosen for character in ":,\\\n"):
@@ -43,7 +44,7 @@ def find_state_dir(flag: str | None, *, environ: Mapping[str, str], files: Seque
             f"state directory {chosen!r} must not be below /run or contain ':', ',' or '\\'",
             hint=f"choose another place, such as {DEFAULT_STATE_DIR}",
         )
-    return os.path.normpath(chosen)
+    return chosen
 
 
 def _read_first(files: Sequence[str], *, required: bool) -> dict[str, str]:

@@ -9,7 +9,7 @@ import pytest
 
 from support.command_line import Cli
 from waypoint.store.layout import Layout
-from waypoint.store.lock import locked
+from waypoint.store.lock import branch_lock, locked
 
 UNTIL_GO = "echo running; until [ -e go ]; do sleep 0.02; done; echo done"
 
@@ -49,7 +49,7 @@ def test_a_second_command_waits_for_the_first_or_is_told_that_it_runs(
 
 def test_a_branch_that_is_worked_on_is_busy_without_waiting(cli: Cli, shell: str) -> None:
     cli("fork", shell, "main", "--id", "side")
-    with locked(Layout(cli.state_dir).lock(f"{shell}.side"), what="the test"):
+    with locked(Layout(cli.state_dir).lock(branch_lock(shell, "side")), what="the test"):
         for words in (
             ["snapshot", f"{shell}:side", "--no-wait"],
             ["restore", f"{shell}:side", "checkpoint-1", "--no-wait"],
@@ -66,7 +66,7 @@ def test_a_branch_that_is_worked_on_is_busy_without_waiting(cli: Cli, shell: str
 
 
 def test_a_second_caller_waits_its_turn(cli: Cli, shell: str) -> None:
-    with locked(Layout(cli.state_dir).lock(f"{shell}.main"), what="the test"):
+    with locked(Layout(cli.state_dir).lock(branch_lock(shell, "main")), what="the test"):
         waiting = cli.start("snapshot", shell, "later", "--quiet")
         with pytest.raises(subprocess.TimeoutExpired):
             waiting.wait(0.7)
@@ -113,3 +113,22 @@ def test_cleanup_does_not_take_a_session_away_from_under_a_command(cli: Cli, she
         assert "--force" in failure.hint
         cli("cleanup", shell, "--force")
         assert command.wait(60) == 125
+
+
+def test_a_command_whose_reader_goes_away_is_ended(cli: Cli, shell: str) -> None:
+    with cli.start("exec", shell, "--", "yes") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"y\n"
+        process.stdout.close()
+        process.stdout = None
+        process.wait(60)
+    assert cli("exec", shell, "--", "jobs; pgrep -c -x yes || true") == "0"
+
+
+def test_a_command_in_a_branch_that_is_destroyed_is_told_so(cli: Cli, shell: str) -> None:
+    cli("fork", shell, "main", "--id", "side")
+    with running_command(cli, f"{shell}:side") as command:
+        cli("destroy", f"{shell}:side")
+        _, err = command.communicate(timeout=60)
+    assert command.returncode == 125
+    assert b"was removed while the command ran" in err

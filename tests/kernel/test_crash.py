@@ -13,9 +13,17 @@ from support.crash import fail_at, killed_at, start_command
 from waypoint import Session, Waypoint
 from waypoint.errors import EngineError
 from waypoint.model import OperationStatus
+from waypoint.session.context import Operation
 from waypoint.store.lock import locked
 
 STEPS_MAX = 12  # more than any operation has: the loop ends where an operation is no longer cut off
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_true():
+        assert time.monotonic() < deadline
+        os.sched_yield()
 
 
 def visible(session: Session) -> tuple[list[str], list[str]]:
@@ -126,8 +134,9 @@ def test_a_branch_survives_kills_at_arbitrary_moments(prepared: Session, state_d
     for number in range(8):
         verb = ["snapshot", prepared.id, f"try-{number}"] if number % 2 else ["restore", prepared.id, "point"]
         with start_command(state_dir, -1, *verb) as process:
+            wait_until(prepared.context.catalogue.has_unfinished)
             # The moment itself is the subject of the test, not a way to wait for something.
-            time.sleep(0.08 + moments.random() * 0.1)
+            time.sleep(moments.random() * 0.05)
             process.send_signal(signal.SIGKILL)
             process.communicate(timeout=60)
         with Waypoint(state_dir) as waypoint:
@@ -138,17 +147,49 @@ def test_a_branch_survives_kills_at_arbitrary_moments(prepared: Session, state_d
             again.exec("x=later; echo later >/tmp/note")
             again.restore(checkpoint)
             again.exec("x=later; echo later >/tmp/note")
+    ended = {operation.status for operation in prepared.operations()}
+    assert OperationStatus.RECOVERED in ended, "no kill met an operation under way"
+
+
+@pytest.mark.parametrize("verb", sorted(OPERATIONS))
+def test_a_signal_right_after_publishing_takes_nothing_back(
+    prepared: Session, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = prepared.context
+    transaction = type(context.catalogue.transaction())
+    end, leave = context.end, transaction.__exit__
+    published = []
+
+    def end_and_note(operation: Operation, status: OperationStatus) -> None:
+        end(operation, status)
+        published.append(status)
+
+    def leave_and_interrupt(self: object, *details: object) -> None:
+        leave(self, *details)  # type: ignore[arg-type]
+        if published:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(context, "end", end_and_note)
+    monkeypatch.setattr(transaction, "__exit__", leave_and_interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        OPERATIONS[verb](prepared, "made")
+    with Waypoint(prepared.context.layout.state_dir) as waypoint:
+        again = waypoint.session(prepared.id)
+        assert again.exec(STATE).output == ("saved saved 1\n" if verb == "restore" else "later later 1\n")
+        if verb == "snapshot":
+            again.restore("made")
+            assert again.exec(STATE).output == "later later 1\n"
+        if verb == "fork":
+            assert again.branch("made").exec(STATE).output == "saved saved 1\n"
+        assert_settled(again)
 
 
 def test_a_command_that_outlives_its_killed_caller_is_waited_for(session: Session, state_dir: Path) -> None:
     with start_command(
         state_dir, -1, "exec", session.id, "--", "echo begun >/tmp/begun; sleep 2; x=done"
     ) as process:
-        note = session.directory / "tmp/begun"
-        deadline = time.monotonic() + 30
-        while not note.exists():
-            assert time.monotonic() < deadline
-            os.sched_yield()
+        wait_until((session.directory / "tmp/begun").exists)
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=60)
     assert session.exec("echo $x").output == "done\n"

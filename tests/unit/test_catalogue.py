@@ -80,6 +80,16 @@ def test_nothing_of_a_transaction_that_fails_is_seen(catalogue: Catalogue) -> No
     assert [row.id for row in catalogue.unfinished()] == [operation]
 
 
+def test_a_transaction_that_cannot_end_leaves_none_open(catalogue: Catalogue) -> None:
+    with pytest.raises(KeyboardInterrupt), catalogue.transaction():
+        raise KeyboardInterrupt
+    with pytest.raises(StoreError, match="cannot be used"), catalogue.transaction():
+        catalogue._db.execute("ROLLBACK")  # the COMMIT that follows fails
+    with catalogue.transaction():
+        catalogue.remove_branch(SESSION.id, "main")
+    assert catalogue.branches(SESSION.id) == []
+
+
 def test_a_new_incarnation_replaces_the_old_one_of_a_branch(catalogue: Catalogue) -> None:
     catalogue.put_branch(replace(BRANCH, incarnation="bb", init_pid=8))
     assert catalogue.branches(SESSION.id) == [replace(BRANCH, incarnation="bb", init_pid=8)]

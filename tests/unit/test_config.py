@@ -47,7 +47,9 @@ def test_a_file_asked_for_by_name_must_exist(tmp_path: Path) -> None:
         find_state_dir(None, environ={"WAYPOINT_CONFIG": missing}, files=[missing])
 
 
-@pytest.mark.parametrize("path", ["relative/dir", "/run/waypoint", "/a:b", "/a,b"])
+@pytest.mark.parametrize(
+    "path", ["relative/dir", "/run/waypoint", "/a:b", "/a,b", "/var/run/x", "//run/x", "/tmp/../run/x"]
+)
 def test_a_state_directory_that_cannot_serve_is_refused(path: str) -> None:
     with pytest.raises(UsageError, match="state directory"):
         find_state_dir(path, environ={}, files=[])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from waypoint.errors import Busy
-from waypoint.store.lock import locked
+from waypoint.store.lock import branch_lock, gate_lock, locked, terminal_lock
 
 
 def test_a_second_holder_is_told_busy_by_name(tmp_path: Path) -> None:
@@ -58,3 +58,13 @@ def test_one_who_waited_for_a_removed_lock_file_takes_the_new_one(tmp_path: Path
         path.unlink()
     thread.join(10)
     assert got == [True]
+
+
+def test_no_two_locks_have_one_name() -> None:
+    names = [
+        make(session, branch)
+        for session in ("s", "s.a")
+        for branch in ("a", "a.gate", "a.terminal.main", "gate")
+        for make in (branch_lock, gate_lock, lambda session, branch: terminal_lock(session, branch, "main"))
+    ]
+    assert len(set(names)) == len(names)

@@ -23,6 +23,14 @@ def test_after_success_only_the_unconditional_steps_run() -> None:
     assert ran == ["a"]
 
 
+def test_what_is_in_use_already_is_not_undone() -> None:
+    ran: list[str] = []
+    with pytest.raises(KeyboardInterrupt), UndoStack("test", unless=lambda: True) as undo:
+        undo.on_failure("a", lambda: ran.append("a"))
+        raise KeyboardInterrupt
+    assert ran == []
+
+
 def test_a_step_that_fails_does_not_stop_the_others_and_is_named() -> None:
     ran: list[str] = []
 

@@ -22,8 +22,10 @@ __all__ = ["dispatch"]
 
 def dispatch(words: Sequence[str]) -> int:
     """Run one command line; return its exit code."""
-    signal.signal(signal.SIGTERM, _interrupt)
     options = parse(words)
+    if options.verb.name != "exec":  # there an interrupt is for the command
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, _interrupt)
     if options.verbose:
         logging.basicConfig(level=logging.DEBUG, format="waypoint: %(message)s")
     return guarded(

@@ -18,9 +18,17 @@ from waypoint.kernel.criu import CriuFailed
 from waypoint.log import Timeline
 from waypoint.model import Base, BranchRecord
 
-__all__ = ["discard_checkpoint", "save"]
+__all__ = ["discard_checkpoint", "prepare", "save"]
 
 _NO_SPACE = os.strerror(errno.ENOSPC)
+
+
+def prepare(platform: Platform, branch: BranchRecord, checkpoint_id: str, timeline: Timeline) -> None:
+    """Make room for a checkpoint and write out what is dirty, while the branch and its clients go on."""
+    with timeline.step("prepare"):
+        platform.layout.images(checkpoint_id).mkdir(parents=True)
+    with timeline.step("flush"):
+        platform.layers.flush(platform.layout.layer(branch.incarnation))
 
 
 def save(
@@ -33,7 +41,7 @@ def save(
     hold: Sequence[int],
     timeline: Timeline,
 ) -> int:
-    """Write files and processes of ``branch`` as ``checkpoint_id``; return the bytes of process images.
+    """Write files and processes of ``branch`` as ``checkpoint_id``, which is prepared; return the images' size.
 
     ``quiesce`` makes init let go of its clients. The locks in ``hold`` are kept by CRIU too, until it has
     ended: if we die, nobody touches the branch before CRIU has let it go. When this returns or raises,
@@ -41,10 +49,6 @@ def save(
     """
     layout = platform.layout
     layer, images = layout.layer(branch.incarnation), layout.images(checkpoint_id)
-    with timeline.step("prepare"):
-        images.mkdir(parents=True)
-    with timeline.step("flush"):
-        platform.layers.flush(layer)
     with timeline.step("quiesce"):
         quiesce()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from waypoint.engine.platform import Platform
 from waypoint.model import Base
+from waypoint.store.layout import new_id
 
 __all__ = ["write_skeleton"]
 
@@ -66,8 +67,11 @@ def _place_init(platform: Platform, target: Path) -> None:
     copy = platform.layout.init_copy(digest)
     if not copy.exists():
         copy.parent.mkdir(exist_ok=True)
-        draft = copy.with_name(f"{digest}.{os.getpid()}")
-        shutil.copyfile(platform.criu.launcher, draft)
+        draft = copy.with_name(f"{digest}.{new_id()}")
+        with open(platform.criu.launcher, "rb") as source, open(draft, "wb") as out:
+            shutil.copyfileobj(source, out)
+            out.flush()
+            os.fsync(out.fileno())  # every later session takes this copy for whole
         os.rename(draft, copy)
     with open(copy, "rb") as source, open(target, "wb") as out:
         try:
@@ -82,8 +86,13 @@ def _hide(path: Path, base: Base, upper: Path) -> None:
     inside = path.resolve()
     if not inside.is_relative_to(base.path):
         return
-    parts = inside.relative_to(base.path).parts
     at, below = upper, base.path
+    for extra in sorted(
+        base.extra_mounts, key=lambda extra: len(extra.path)
+    ):  # the deepest one is what is seen
+        if inside.is_relative_to(extra.path):
+            at, below = upper.parent / "mounts" / extra.key / "upper", Path(extra.path)
+    parts = inside.relative_to(below).parts
     for part in parts[:-1]:
         at, below = at / part, below / part
         if not at.exists():

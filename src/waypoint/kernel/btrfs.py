@@ -5,7 +5,7 @@ import os
 import struct
 from pathlib import Path
 
-__all__ = ["create_subvolume", "delete_subvolume", "is_btrfs", "snapshot_subvolume"]
+__all__ = ["create_subvolume", "delete_subvolume", "snapshot_subvolume"]
 
 # struct btrfs_ioctl_vol_args_v2: fd, transid, flags, 4 unused words, name; 4096 bytes.
 _VOL_ARGS = struct.Struct("=qQQ32x4040s")
@@ -14,18 +14,6 @@ _SNAP_CREATE_V2 = 0x50009417
 _SUBVOL_CREATE_V2 = 0x50009418
 _SNAP_DESTROY_V2 = 0x5000943F
 _READ_ONLY = 1 << 1
-
-
-def is_btrfs(path: Path) -> bool:
-    """Whether ``path`` lies on a btrfs file system."""
-    best = ("", "")
-    resolved = os.fspath(path.resolve())
-    for line in Path("/proc/self/mounts").read_text().splitlines():
-        _, target, fstype, *_rest = line.split(" ")
-        inside = resolved == target or resolved.startswith(target.rstrip("/") + "/")
-        if inside and len(target) >= len(best[0]):
-            best = (target, fstype)
-    return best[1] == "btrfs"
 
 
 def create_subvolume(path: Path) -> None:

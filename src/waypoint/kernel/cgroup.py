@@ -18,7 +18,9 @@ KILL_TIMEOUT_S = 10.0  # a task in uninterruptible disk sleep can hold this up
 
 def find_cgroup2(mountinfo: str | None = None) -> Path:
     """Where cgroup v2 is mounted: ``/sys/fs/cgroup``, or ``…/unified`` on a host that also has v1."""
-    text = Path("/proc/self/mountinfo").read_text() if mountinfo is None else mountinfo
+    text = (
+        Path("/proc/self/mountinfo").read_text(errors="surrogateescape") if mountinfo is None else mountinfo
+    )
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
         if right.startswith("cgroup2 "):
@@ -50,9 +52,10 @@ class Cgroup:
         """Kill every member and wait until the kernel says that none is left."""
         try:
             (self.path / "cgroup.kill").write_text("1")
-        except FileNotFoundError:
-            return
-        self._wait_until_empty()
+            self._wait_until_empty()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):  # someone else has removed it meanwhile
+                raise
 
     def remove(self) -> None:
         """Kill the members and remove the directory; done already is fine."""

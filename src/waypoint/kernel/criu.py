@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from waypoint.kernel.process import run_tool, spawn
+from waypoint.errors import EngineError
+from waypoint.kernel.process import Popen, TimeoutExpired, run_tool, spawn
 from waypoint.kernel.protobuf import Field, decode, encode
 
 __all__ = ["Criu", "CriuFailed", "DumpStatistics", "digest_log", "read_dump_statistics"]
@@ -62,7 +63,6 @@ class DumpStatistics:
     """What CRIU measured. The pause is from the first task stopped to all running again."""
 
     pause_ms: float
-    pages_written: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,11 @@ class Criu:
     ) -> tuple[int, DumpStatistics]:
         log_file = work / "criu.log"
         images_fd = os.open(images, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        work_fd = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            work_fd = os.open(work, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            os.close(images_fd)
+            raise
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             command = (
@@ -194,7 +198,7 @@ class Criu:
             finally:
                 # A worker that loses its peer undoes what it began and lets the tasks run.
                 ours.close()
-                worker.wait(EXIT_TIMEOUT_S)
+                _await_end(worker, kind)
         finally:
             ours.close()
             theirs.close()
@@ -207,7 +211,23 @@ class Criu:
         return int(pid), read_dump_statistics(work / "stats-dump") if kind == _TYPE_DUMP else _NO_STATISTICS
 
 
-_NO_STATISTICS = DumpStatistics(pause_ms=0.0, pages_written=0)
+_NO_STATISTICS = DumpStatistics(pause_ms=0.0)
+
+
+def _await_end(worker: "Popen[bytes]", kind: int) -> None:
+    """CRIU ends by itself once it has answered or lost us. One that does not is stuck in the kernel."""
+    try:
+        worker.wait(EXIT_TIMEOUT_S)
+    except TimeoutExpired as error:
+        if kind == _TYPE_RESTORE:
+            worker.kill()
+            worker.wait()
+            return
+        # Killing it could leave its code in the processes it has stopped.
+        raise EngineError(
+            f"CRIU (process {worker.pid}) does not end; the branch may still be stopped",
+            hint=f"look at it: cat /proc/{worker.pid}/stack; kill it only if nothing else helps",
+        ) from error
 
 
 def _converse(
@@ -257,4 +277,4 @@ def read_dump_statistics(path: Path) -> DumpStatistics:
     entry = decode(raw[12 : 12 + length]).get(1, b"")
     dump = decode(entry) if isinstance(entry, bytes) else {}
     pause_us = int(dump.get(1, 0)) + int(dump.get(2, 0))
-    return DumpStatistics(pause_ms=pause_us / 1000, pages_written=int(dump.get(7, 0)))
+    return DumpStatistics(pause_ms=pause_us / 1000)

@@ -2,12 +2,13 @@
 
 import errno
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint.kernel.syscalls import MNT_DETACH, mount, unmount
 
-__all__ = ["MountEntry", "detach_all", "mount_overlay", "read_mounts"]
+__all__ = ["MountEntry", "detach_all", "mount_overlay", "parse_mounts", "read_mounts"]
 
 
 def mount_overlay(lower: Path, upper: Path, work: Path, target: Path) -> None:
@@ -54,10 +55,17 @@ class MountEntry:
 
 
 def read_mounts() -> list[MountEntry]:
-    """What is mounted in our mount namespace, in the order it was mounted."""
-    entries = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        left, _, right = line.partition(" - ")
-        path = left.split(" ")[4].encode().decode("unicode_escape")  # blanks are written as \040
-        entries.append(MountEntry(path, right.split(" ")[0]))
-    return entries
+    """What is to be seen in our mount namespace: of several mounts at one place, the last."""
+    return parse_mounts(Path("/proc/self/mountinfo").read_bytes())
+
+
+def parse_mounts(mountinfo: bytes) -> list[MountEntry]:
+    entries: dict[str, MountEntry] = {}
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(b" - ")
+        # Blanks and the like are written as octal numbers.
+        raw = re.sub(rb"\\([0-7]{3})", lambda match: bytes((int(match[1], 8),)), left.split(b" ")[4])
+        path = os.fsdecode(raw)
+        entries.pop(path, None)
+        entries[path] = MountEntry(path, os.fsdecode(right.split(b" ")[0]))
+    return list(entries.values())

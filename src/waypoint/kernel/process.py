@@ -12,12 +12,14 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from subprocess import Popen, TimeoutExpired
 from typing import IO
 
 from waypoint.errors import ToolFailed, ToolMissing, ToolTimedOut
 
-__all__ = ["CLEAN_ENV", "Finished", "run_tool", "spawn"]
+__all__ = ["CLEAN_ENV", "Finished", "Popen", "TimeoutExpired", "run_tool", "spawn"]
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +58,8 @@ def run_tool(
         try:
             status = process.wait(timeout_s)
         except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has just ended by itself
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             if isinstance(error, subprocess.TimeoutExpired):
                 raise ToolTimedOut(command, timeout_s) from error

@@ -9,19 +9,17 @@ from pathlib import Path
 
 __all__ = [
     "MNT_DETACH",
-    "MS_BIND",
     "MS_NOATIME",
     "MS_NODEV",
     "MS_NOSUID",
     "mount",
-    "syncfs",
+    "sync_file_system",
     "unmount",
 ]
 
 MS_NOSUID = 2
 MS_NODEV = 4
 MS_NOATIME = 1024
-MS_BIND = 4096
 MNT_DETACH = 2
 
 
@@ -49,9 +47,13 @@ def unmount(target: Path | str, flags: int = 0) -> None:
     _check(_libc.umount2(os.fsencode(path), flags), path)
 
 
-def syncfs(fd: int, path: Path | str) -> None:
-    """Write out the file system that holds ``fd``; ``path`` is only for the message."""
-    _check(_libc.syncfs(fd), os.fspath(path))
+def sync_file_system(path: Path) -> None:
+    """syncfs(2): write out the file system that holds the directory ``path``."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        _check(_libc.syncfs(fd), os.fspath(path))
+    finally:
+        os.close(fd)
 
 
 def _check(result: int, path: str) -> None:

@@ -15,8 +15,13 @@ __all__ = ["UndoStack"]
 class UndoStack:
     """A block whose registered steps run when it ends: all of them, or only on failure."""
 
-    def __init__(self, operation: str) -> None:
+    def __init__(self, operation: str, *, unless: Callable[[], bool] = lambda: False) -> None:
+        """``unless`` is asked when the block failed: if true, what it made is in use and must stay.
+
+        (A signal may arrive just after the step that publishes, and look like a failure.)
+        """
         self._operation = operation
+        self._unless = unless
         self._steps: list[tuple[str, Callable[[], object], bool]] = []
 
     def always(self, label: str, step: Callable[[], object]) -> None:
@@ -37,8 +42,9 @@ class UndoStack:
         _traceback: TracebackType | None,
     ) -> None:
         failures = []
+        undoing = cause is not None and not self._unless()
         for label, step, unconditional in reversed(self._steps):
-            if cause is None and not unconditional:
+            if not undoing and not unconditional:
                 continue
             try:
                 step()

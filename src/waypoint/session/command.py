@@ -9,11 +9,20 @@ from __future__ import annotations
 
 import time
 
-from waypoint.errors import BranchReplaced, Broken, Busy, CommandTimedOut, ShellDied
+from waypoint.errors import BranchReplaced, Broken, Busy, CommandTimedOut, NotFound, ShellDied
 from waypoint.log import Timeline
 from waypoint.names import MAIN
 from waypoint.shell.client import ConnectionLost, InitRefused, ShellClient, shell_error
-from waypoint.shell.protocol import Ended, ErrorCode, How, ProtocolError, Reply, parse_ended, parse_output
+from waypoint.shell.protocol import (
+    Ended,
+    ErrorCode,
+    How,
+    ProtocolError,
+    Reply,
+    parse_ended,
+    parse_error,
+    parse_output,
+)
 from waypoint.store.live import LiveCatalogue, lock_path, root_path
 from waypoint.store.lock import gate_lock, locked, terminal_lock
 
@@ -136,18 +145,19 @@ def _start(
             incarnation = place.incarnation()
             client = place.connect(incarnation)
             try:
-                job = client.run(terminal, payload)
-                return _Follower(place, client, incarnation, terminal, job, on_output)
-            except InitRefused as refusal:
-                running = _job_in_the_way(client, terminal) if refusal.code == ErrorCode.BUSY else 0
-                if not running:
-                    client.close()
-                    raise shell_error(refusal, place.where) from refusal
+                try:
+                    job = client.run(terminal, payload)
+                except InitRefused as refusal:
+                    running = _job_in_the_way(client, terminal) if refusal.reason == ErrorCode.BUSY else 0
+                    if not running:
+                        raise shell_error(refusal, place.where) from refusal
+                else:
+                    return _Follower(place, client, incarnation, terminal, job, on_output)
             except BaseException:
                 client.close()
                 raise
         # Its caller died, but the command goes on: the shell is free when it has ended.
-        with _Follower(place, client, incarnation, terminal, running, _discard) as waiting:
+        with _Follower(place, client, incarnation, terminal, running, _discard, is_ours=False) as waiting:
             if not wait:
                 raise Busy(
                     f"{place.where} is busy with job {running}", hint="leave out --no-wait to wait for it"
@@ -171,9 +181,13 @@ class _Follower:
         terminal: str,
         job: int,
         on_output: Callable[[bytes], None] | None,
+        *,
+        is_ours: bool = True,
     ) -> None:
         self.timed_out = False
-        self._interrupted = False
+        self._may_interrupt = is_ours
+        self._reader_gone: BrokenPipeError | None = None
+        self._answers_due = 0
         self._place = place
         self._client = client
         self._incarnation = incarnation
@@ -205,45 +219,81 @@ class _Follower:
                 continue
             except KeyboardInterrupt:
                 # The first is meant for the command, as at any terminal; the second for us.
-                if self._interrupted:
+                if not self._may_interrupt:
                     raise
-                self._interrupted = True
-                self._client.signal(self._terminal, _TIMEOUT_SIGNALS[0])
+                self._may_interrupt = False
+                self._signal(_TIMEOUT_SIGNALS[0])
                 continue
             except TimeoutError:
-                self.timed_out = True
+                self.timed_out = timeout_s is not None
                 if not signals:  # a loop of the shell itself that ignores SIGINT
-                    raise CommandTimedOut(timeout_s or 0.0, self.output(), resists=True) from None
-                self._client.signal(self._terminal, signals.pop(0))
+                    raise self._reader_gone or CommandTimedOut(
+                        timeout_s or 0.0, self.output(), resists=True
+                    ) from None
+                self._signal(signals.pop(0))
                 deadline = time.monotonic() + _TIMEOUT_GRACE_S
                 continue
             if kind == Reply.ENDED:
                 self._emit(self._newlines.end())
+                if self._reader_gone is not None:
+                    raise self._reader_gone
                 return parse_ended(payload)
-            if kind == Reply.OUTPUT:
-                offset, data = parse_output(payload)
-                self._offset = offset + len(data)
-                self._emit(self._newlines.convert(data))
-            elif kind == Reply.LOST:
-                self._emit(b"\n[output lost: nobody read it in time]\n")
-            elif kind not in (Reply.OK, Reply.ERROR):  # answers to our signals
-                raise ProtocolError(f"frame {kind:#x} while following a job")
+            if self._take(kind, payload) is not None:
+                deadline = time.monotonic()  # ends the command as a timeout does
+
+    def _take(self, kind: int, payload: bytes) -> BrokenPipeError | None:
+        """Deal with a frame on the way; what comes back is that our reader has just gone."""
+        had_reader = self._reader_gone is None
+        if kind == Reply.OUTPUT:
+            offset, data = parse_output(payload)
+            self._offset = offset + len(data)
+            self._emit(self._newlines.convert(data))
+        elif kind == Reply.LOST:
+            self._emit(b"\n[output lost: nobody read it in time]\n")
+        elif kind in (Reply.OK, Reply.ERROR) and self._answers_due:
+            self._answers_due -= 1
+        elif kind == Reply.ERROR:
+            raise shell_error(InitRefused(*parse_error(payload)), self._place.where)
+        else:
+            raise ProtocolError(f"frame {kind:#x} while following a job")
+        return self._reader_gone if had_reader else None
 
     def _emit(self, data: bytes) -> None:
-        if data:
+        if not data:
+            return
+        try:
             self._on_output(data)
+        except BrokenPipeError as error:
+            # Nobody reads any more (`… | head`). On a pipe of its own the command would be ended by that.
+            self._reader_gone = error
+            self._on_output = _discard
+
+    def _signal(self, number: int) -> None:
+        try:
+            self._client.signal(self._terminal, number)
+        except ConnectionLost:
+            self._reconnect()
+            self._client.signal(self._terminal, number)
+        self._answers_due += 1
 
     def _reconnect(self) -> None:
         self._client.close()
-        with self._place.gate():
-            incarnation = self._place.incarnation()
-            if incarnation != self._incarnation:
-                raise BranchReplaced(
-                    f"{self._place.where} was restored while the command ran",
-                    hint="run it again if it is still wanted",
-                )
-            self._client = self._place.connect(incarnation)
-            self._client.follow(self._job, self._offset)
+        self._answers_due = 0
+        try:
+            self._place.incarnation()  # the gate's file is made only for what exists
+            with self._place.gate():
+                incarnation = self._place.incarnation()
+                if incarnation == self._incarnation:
+                    self._client = self._place.connect(incarnation)
+                    self._client.follow(self._job, self._offset)
+                    return
+        except NotFound as error:
+            raise self._replaced("removed") from error
+        raise self._replaced("restored")
+
+    def _replaced(self, how: str) -> BranchReplaced:
+        what = f"{self._place.where} was {how} while the command ran"
+        return BranchReplaced(what, hint="run it again if it is still wanted")
 
 
 class Newlines:
@@ -266,12 +316,19 @@ def _discard(_data: bytes) -> None:
 
 
 def _shell_died(ended: Ended, where: str, output: bytes) -> ShellDied:
-    import signal
-
     if ended.how == How.SHELL_EXITED:
         how = f"exited with status {ended.status}"
     elif ended.how == How.SHELL_KILLED:
-        how = f"was killed by {signal.Signals(ended.status).name}"
+        how = f"was killed by {_signal_name(ended.status)}"
     else:
         how = "was closed with its terminal"
     return ShellDied(f"the shell of {where} {how}", output=output)
+
+
+def _signal_name(number: int) -> str:
+    import signal
+
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -19,6 +19,7 @@ from waypoint.errors import (
 )
 from waypoint.kernel.cgroup import find_cgroup2
 from waypoint.kernel.criu import Criu
+from waypoint.kernel.undo import UndoStack
 from waypoint.log import Timeline
 from waypoint.model import BranchRecord, OperationStatus
 from waypoint.store.catalogue import Catalogue
@@ -110,12 +111,19 @@ class Context:
         except CleanupFailed:
             raise
         except BaseException as error:
-            is_published = self.catalogue.operation(row).status is OperationStatus.PUBLISHED
-            if not is_published and not removes:
+            if not removes and not self.has_published(operation):
                 self.end(operation, OperationStatus.FAILED)
             if isinstance(error, OSError):
                 raise _explained(kind, session_id, branch, error) from error
             raise
+
+    def undoing(self, operation: Operation) -> UndoStack:
+        """A block that takes back what it made if it fails before it has published."""
+        return UndoStack(operation.timeline.operation, unless=lambda: self.has_published(operation))
+
+    def has_published(self, operation: Operation) -> bool:
+        """Whether what the operation made is visible already; then it must not be undone."""
+        return self.catalogue.operation(operation.id).status is not OperationStatus.BEGUN
 
     def end(self, operation: Operation, status: OperationStatus) -> None:
         timeline = operation.timeline
@@ -137,7 +145,7 @@ class Context:
         stem = branch_lock(session_id, branch)
         for path in self.layout.lock("").glob(f"{stem}*"):
             rest = path.name.removeprefix(stem)
-            if rest in ("", ".gate") or rest.startswith(".terminal."):
+            if rest in ("", ":gate") or rest.startswith(":terminal:"):
                 path.unlink(missing_ok=True)
 
     # -- the live branch

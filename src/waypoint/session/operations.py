@@ -8,10 +8,11 @@ found and settled by :mod:`waypoint.session.recovery`.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import wait as wait_for_all
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from waypoint.engine.checkpoint import discard_checkpoint, save
+from waypoint.engine.checkpoint import discard_checkpoint, prepare, save
 from waypoint.engine.incarnation import destroy
 from waypoint.engine.launch import launch
 from waypoint.engine.restore import revive
@@ -24,7 +25,6 @@ from waypoint.errors import (
     UsageError,
     WaypointError,
 )
-from waypoint.kernel.undo import UndoStack
 from waypoint.model import (
     Base,
     BranchRecord,
@@ -87,7 +87,7 @@ def create_session(
     with (
         _holding(context, session.id, MAIN, wait=True),
         context.operation("create", session.id, MAIN, incarnation=incarnation) as operation,
-        UndoStack(f"create session {session.id}") as undo,
+        context.undoing(operation) as undo,
     ):
         undo.on_failure("remove the locks", lambda: context.remove_locks(session.id, MAIN))
         undo.on_failure("remove the branch", lambda: destroy(context.platform, incarnation))
@@ -136,10 +136,11 @@ def snapshot_branch(
         checkpoint_id = new_id()
         with (
             context.operation("snapshot", session.id, branch_name, checkpoint=checkpoint_id) as operation,
-            UndoStack(f"snapshot {name}") as undo,
+            context.undoing(operation) as undo,
         ):
             undo.on_failure("drop the draft", lambda: discard_checkpoint(context.platform, checkpoint_id))
             root = context.layout.mount(branch.incarnation)
+            prepare(context.platform, branch, checkpoint_id, operation.timeline)
             with locked(context.gate_lock(session.id, branch_name), what=branch_name) as gate_fd:
                 try:
                     memory_bytes = save(
@@ -152,8 +153,10 @@ def snapshot_branch(
                         timeline=operation.timeline,
                     )
                 finally:
-                    # Init holds terminal output back from the quiesce until someone connects again.
-                    ShellClient(root).close()
+                    # Init holds terminal output back from the quiesce until someone connects, or for half a
+                    # second: a failure here is not one of the checkpoint.
+                    with suppress(Broken):
+                        ShellClient(root).close()
             with operation.timeline.step("publish"):
                 checkpoint = CheckpointRecord(
                     id=checkpoint_id,
@@ -165,6 +168,7 @@ def snapshot_branch(
                     memory_bytes=memory_bytes,
                 )
                 with context.catalogue.transaction():
+                    _require_publishable(context, session.id, name)
                     context.catalogue.add_checkpoint(checkpoint)
                     context.catalogue.set_head(session.id, branch_name, checkpoint_id)
                     context.end(operation, OperationStatus.DONE)
@@ -195,7 +199,7 @@ def restore_branch(
             old_incarnation=old.incarnation,
             checkpoint=checkpoint.id,
         ) as operation:
-            with UndoStack(f"restore {checkpoint_name}") as undo:
+            with context.undoing(operation) as undo:
                 undo.on_failure("remove the copy", lambda: destroy(context.platform, incarnation))
                 branch = _revive(
                     context, session, checkpoint, branch_name, incarnation, old.created_at, operation
@@ -205,6 +209,7 @@ def restore_branch(
                     locked(context.gate_lock(session.id, branch_name), what=branch_name),
                     context.catalogue.transaction(),
                 ):
+                    _require_publishable(context, session.id)
                     context.catalogue.put_branch(branch)
                     context.end(operation, OperationStatus.PUBLISHED)
             with operation.timeline.step("retire"):
@@ -240,6 +245,11 @@ def fork_checkpoint(
             name: pool.submit(_fork_one, context, session, checkpoint, name, began + number / 1_000_000)
             for number, name in enumerate(names)
         }
+        try:
+            wait_for_all(pending.values())
+        except BaseException:  # a signal: those under way are finished, the rest is not begun
+            pool.shutdown(cancel_futures=True)
+            raise
     made: list[BranchRecord] = []
     errors: dict[str, WaypointError] = {}
     for name, future in pending.items():
@@ -258,13 +268,13 @@ def _fork_one(
     context: Context, session: SessionRecord, checkpoint: CheckpointRecord, name: str, created_at: float
 ) -> BranchRecord:
     incarnation = new_id()
-    with (
-        _holding(context, session.id, name, wait=True),
-        context.operation(
-            "fork", session.id, name, incarnation=incarnation, checkpoint=checkpoint.id
-        ) as operation,
-        UndoStack(f"fork {name}") as undo,
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(_holding(context, session.id, name, wait=True))
+        _require_publishable(context, session.id, name)  # another process may have made it while we waited
+        operation = stack.enter_context(
+            context.operation("fork", session.id, name, incarnation=incarnation, checkpoint=checkpoint.id)
+        )
+        undo = stack.enter_context(context.undoing(operation))
         undo.on_failure("remove the locks", lambda: context.remove_locks(session.id, name))
         undo.on_failure("remove the branch", lambda: destroy(context.platform, incarnation))
         branch = _revive(context, session, checkpoint, name, incarnation, created_at, operation)
@@ -272,13 +282,18 @@ def _fork_one(
             undo.on_failure("remove the link", lambda: _unlink(context.layout.live(session.id, name)))
             context.point_live_link(session.id, name, incarnation)
             with context.catalogue.transaction():
-                if not context.catalogue.session(session.id).is_open:
-                    raise NotFound("session", session.id, hint="it is being removed: waypoint list")
-                if context.catalogue.has_name(session.id, name):
-                    raise AlreadyExists("branch or checkpoint", name, hint="choose another name")
+                _require_publishable(context, session.id, name)
                 context.catalogue.put_branch(branch)
                 context.end(operation, OperationStatus.DONE)
     return branch
+
+
+def _require_publishable(context: Context, session_id: str, name: str | None = None) -> None:
+    """To be asked in the transaction that publishes: much may have happened since the operation began."""
+    if not context.catalogue.session(session_id).is_open:
+        raise NotFound("session", session_id, hint="it is being removed: waypoint list")
+    if name is not None and context.catalogue.has_name(session_id, name):
+        raise AlreadyExists("branch or checkpoint", name, hint="choose another name")
 
 
 def _revive(
@@ -326,20 +341,22 @@ def cleanup_session(context: Context, session: SessionRecord, *, force: bool = F
     A branch that another process works on, or runs a command in, makes this fail with Busy, unless ``force``.
     """
     with locked(context.branch_lock(session.id, ""), what=f"session {session.id}"):
-        if not force:
-            for branch in context.catalogue.branches(session.id):
-                what = f"branch {branch.name!r} of session {session.id}"
-                hint = "wait for it, or remove it all the same: --force"
-                for name in (
-                    branch_lock(session.id, branch.name),
-                    terminal_lock(session.id, branch.name, MAIN),
-                ):
-                    with locked(context.layout.lock(name), what=what, wait=False, hint=hint):
-                        pass
-        with context.operation("cleanup", session.id, "", removes=True) as operation:
-            with operation.timeline.step("remove"):
-                remove_session(context, session.id)
-            context.end(operation, OperationStatus.DONE)
+        with ExitStack() as held:
+            if not force:
+                for branch in context.catalogue.branches(session.id):
+                    what = f"branch {branch.name!r} of session {session.id}"
+                    hint = "wait for it, or remove it all the same: --force"
+                    for name in (
+                        branch_lock(session.id, branch.name),
+                        terminal_lock(session.id, branch.name, MAIN),
+                    ):
+                        held.enter_context(
+                            locked(context.layout.lock(name), what=what, wait=False, hint=hint)
+                        )
+            with context.operation("cleanup", session.id, "", removes=True) as operation:
+                with operation.timeline.step("remove"):
+                    remove_session(context, session.id)
+                context.end(operation, OperationStatus.DONE)
         context.branch_lock(session.id, "").unlink(missing_ok=True)
 
 

@@ -10,7 +10,7 @@ import logging
 
 from waypoint.engine.checkpoint import discard_checkpoint
 from waypoint.engine.incarnation import destroy
-from waypoint.errors import Busy, NotFound, WaypointError
+from waypoint.errors import Busy, NotFound
 from waypoint.model import OperationRecord, OperationStatus
 from waypoint.session.context import Context
 from waypoint.session.removal import remove_branch, remove_session
@@ -28,14 +28,13 @@ def recover_abandoned(context: Context) -> None:
         try:
             with locked(lock, what=operation.branch, wait=False):
                 _settle(context, operation.id)
+                if not _has_branch(context, operation):
+                    context.remove_locks(operation.session_id, operation.branch)
         except Busy:
             continue
-        except (WaypointError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - told below
             # One thing that cannot be removed must not keep every other session from being used.
             log.warning("cannot settle %s of session %s: %s", operation.kind, operation.session_id, error)
-            continue
-        if not _has_branch(context, operation):
-            context.remove_locks(operation.session_id, operation.branch)
 
 
 def recover_branch(context: Context, session_id: str, branch: str) -> None:
@@ -80,7 +79,7 @@ def _remove_new(context: Context, operation: OperationRecord) -> None:
 def _retire_old(context: Context, operation: OperationRecord) -> None:
     if operation.old_incarnation is not None:
         destroy(context.platform, operation.old_incarnation)
-    if operation.incarnation is not None:
+    if operation.incarnation is not None and _has_branch(context, operation):
         context.point_live_link(operation.session_id, operation.branch, operation.incarnation)
 
 

@@ -44,16 +44,19 @@ RECEIVE_BYTES = 1 << 18
 _RESTORE = "bring a checkpoint back: waypoint restore SESSION[:BRANCH] NAME"
 
 
-class ConnectionLost(Exception):
+class ConnectionLost(Broken):
     """Init closed the connection: the branch is being saved, was replaced, or ended."""
 
+    def __init__(self) -> None:
+        super().__init__("its init closed the connection", hint=_RESTORE)
 
-class InitRefused(Exception):
+
+class InitRefused(ShellError):
     """Init answered a request with an error."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
-        self.code = code
+        self.reason = code
 
 
 class ShellClient:
@@ -70,9 +73,9 @@ class ShellClient:
                     f"the branch's init speaks protocol {version}, this version of waypoint {VERSION}",
                     hint="use the version of waypoint that made the session",
                 )
-        except ConnectionLost as error:
+        except TimeoutError as error:
             self.close()
-            raise Broken("its init closed the connection", hint=_RESTORE) from error
+            raise _silent() from error
         except BaseException:
             self.close()
             raise
@@ -117,7 +120,10 @@ class ShellClient:
     def ask(self, frame: bytes, expected: int = Reply.OK) -> bytes:
         """Send a request and return the payload of its answer. Raises InitRefused."""
         self.send(frame)
-        kind, payload = self.next_frame(ANSWER_TIMEOUT_S)
+        try:
+            kind, payload = self.next_frame(ANSWER_TIMEOUT_S)
+        except TimeoutError as error:
+            raise _silent() from error
         if kind == Reply.ERROR:
             raise InitRefused(*parse_error(payload))
         if kind != expected:
@@ -162,7 +168,7 @@ class ShellClient:
 
 def shell_error(refusal: InitRefused, where: str) -> ShellError:
     """What the caller is told when init refuses a command."""
-    if refusal.code == ErrorCode.SHELL_DEAD:
+    if refusal.reason == ErrorCode.SHELL_DEAD:
         return ShellDied(f"the shell of {where} has ended")
     return ShellError(f"{where}: {refusal}")
 
@@ -202,6 +208,10 @@ def _open_socket_file(root: str | PathLike[str]) -> int:
         os.close(fd)
         raise FileNotFoundError(CONTROL_SOCKET)
     return fd
+
+
+def _silent() -> Broken:
+    return Broken("its init does not answer", hint=_RESTORE)
 
 
 def _not_running() -> Broken:

@@ -70,12 +70,12 @@ __waypoint_prompt() {
     builtin read -r _ <%DIR%/go
 }
 __waypoint_end() {
-    builtin local status="$?"
-    case ${PROMPT_COMMAND[*]} in
+    builtin local __waypoint_status="$?"
+    case ${PROMPT_COMMAND[*]-} in
         *__waypoint_prompt*) ;;
         *) PROMPT_COMMAND=(__waypoint_prompt "${PROMPT_COMMAND[@]}") ;;
     esac
-    builtin return "$status"
+    builtin return "$__waypoint_status"
 }
 PROMPT_COMMAND=__waypoint_prompt
 PS1= PS2= HISTCONTROL=ignoreboth

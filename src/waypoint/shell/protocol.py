@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import struct
 
+from waypoint.errors import Broken
+
 TYPE_CHECKING = False  # see waypoint.errors
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,8 +44,13 @@ _LENGTH = struct.Struct("<I")
 _RUN_FOLLOW = 1
 
 
-class ProtocolError(Exception):
+class ProtocolError(Broken):
     """The other side sent what the protocol does not allow."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"its init does not keep to the protocol: {what}", hint="restore a checkpoint to go on"
+        )
 
 
 class Request:
@@ -200,26 +207,32 @@ def encode_resize(terminal: str, rows: int, columns: int) -> bytes:
 
 
 def parse_error(payload: bytes) -> tuple[int, str]:
-    (code,) = struct.unpack_from("<H", payload)
-    (length,) = _LENGTH.unpack_from(payload, 2)
+    code, length = _unpack("<HI", payload)
     return code, payload[6 : 6 + length].decode(errors="replace")
 
 
 def parse_output(payload: bytes) -> tuple[int, bytes]:
-    (offset,) = struct.unpack_from("<Q", payload)
+    (offset,) = _unpack("<Q", payload)
     return offset, payload[8:]
 
 
 def parse_ended(payload: bytes) -> Ended:
-    job, how, status, length = struct.unpack("<IBiQ", payload)
+    job, how, status, length = _unpack("<IBiQ", payload)
     return Ended(job=job, how=how, status=status, length=length)
 
 
 def parse_terminal(payload: bytes) -> TerminalStatus:
-    (length,) = _LENGTH.unpack_from(payload)
-    name = payload[4 : 4 + length].decode()
-    state, pid, rows, columns, _start, _end, job = struct.unpack_from("<BIHHQQI", payload, 4 + length)
+    (length,) = _unpack("<I", payload)
+    name = payload[4 : 4 + length].decode(errors="replace")
+    state, pid, rows, columns, _start, _end, job = _unpack("<BIHHQQI", payload, 4 + length)
     return TerminalStatus(name=name, state=state, shell_pid=pid, rows=rows, columns=columns, job=job)
+
+
+def _unpack(layout: str, payload: bytes, at: int = 0) -> tuple[int, ...]:
+    try:
+        return struct.unpack_from(layout, payload, at)
+    except struct.error as error:
+        raise ProtocolError(f"a payload of {len(payload)} bytes") from error
 
 
 def _string(text: str) -> bytes:

@@ -1,10 +1,9 @@
 """Layers as btrfs subvolumes: capture and materialize are one ioctl each, whatever the size."""
 
-import os
 from pathlib import Path
 
 from waypoint.kernel.btrfs import create_subvolume, delete_subvolume, snapshot_subvolume
-from waypoint.kernel.syscalls import syncfs
+from waypoint.kernel.syscalls import sync_file_system
 
 __all__ = ["BtrfsLayers"]
 
@@ -29,8 +28,4 @@ class BtrfsLayers:
         delete_subvolume(layer)
 
     def flush(self, layer: Path) -> None:
-        fd = os.open(layer, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            syncfs(fd, layer)
-        finally:
-            os.close(fd)
+        sync_file_system(layer)

@@ -65,6 +65,10 @@ class Catalogue(LiveCatalogue):
             self._write("DELETE FROM branches WHERE session_id = ?", session_id)
             self._write("DELETE FROM checkpoints WHERE session_id = ?", session_id)
             self._write("DELETE FROM sessions WHERE id = ?", session_id)
+            self._write(
+                "DELETE FROM operations WHERE session_id = ? AND status NOT IN ('begun', 'published')",
+                session_id,
+            )
 
     def next_number(self, session_id: str) -> int:
         """A number for a default name, never given twice in a session."""
@@ -147,8 +151,10 @@ class Catalogue(LiveCatalogue):
         """Whether a branch or a checkpoint of the session has this name; they share one set of names."""
         return bool(
             self._rows(
-                "SELECT 1 FROM branches WHERE session_id = ?1 AND name = ?2"
-                " UNION SELECT 1 FROM checkpoints WHERE session_id = ?1 AND name = ?2",
+                "SELECT 1 FROM branches WHERE session_id = ? AND name = ?"
+                " UNION SELECT 1 FROM checkpoints WHERE session_id = ? AND name = ?",
+                session_id,
+                name,
                 session_id,
                 name,
             )

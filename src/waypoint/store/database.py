@@ -77,11 +77,17 @@ class Database:
 
     def _rows(self, query: str, *values: object) -> list[sqlite3.Row]:
         with self._lock:
-            return self._db.execute(query, values).fetchall()
+            try:
+                return self._db.execute(query, values).fetchall()
+            except sqlite3.Error as error:
+                raise _explained(error) from error
 
     def _write(self, query: str, *values: object) -> int:
         with self._lock:
-            return self._db.execute(query, values).lastrowid or 0
+            try:
+                return self._db.execute(query, values).lastrowid or 0
+            except sqlite3.Error as error:
+                raise _explained(error) from error
 
     def _migrate(self, path: str | PathLike[str]) -> None:
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
@@ -109,12 +115,30 @@ class _Transaction:
         self._lock.acquire()
         try:
             self._db.execute("BEGIN IMMEDIATE")
-        except BaseException:
-            self._lock.release()
-            raise
+        except BaseException as error:
+            self._end()
+            raise _explained(error) from error
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            self._db.execute("COMMIT" if kind is None else "ROLLBACK")
+            if kind is None:
+                self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise _explained(error) from error
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Whatever happened, also a signal between two lines, no transaction stays open."""
+        try:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
         finally:
             self._lock.release()
+
+
+def _explained(error: BaseException) -> BaseException:
+    """An error of SQLite in our words; the rest as it is. A violated constraint is for the caller to explain."""
+    if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):
+        return StoreError(f"the catalogue cannot be used: {error}", hint="is there space left on its disk?")
+    return error

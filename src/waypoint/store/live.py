@@ -52,7 +52,7 @@ class LiveCatalogue(Database):
 
     def session_id(self, reference: str) -> str:
         """The session with this id, name, or prefix of an id that only it has."""
-        rows = self._rows("SELECT id FROM sessions WHERE id = ?1 OR name = ?1", reference)
+        rows = self._rows("SELECT id FROM sessions WHERE id = ? OR name = ?", reference, reference)
         if not rows and len(reference) >= SESSION_PREFIX_MIN:
             rows = self._rows("SELECT id FROM sessions WHERE substr(id, 1, ?) = ?", len(reference), reference)
         if len(rows) != 1:

@@ -19,20 +19,21 @@ TYPE_CHECKING = False  # see waypoint.errors
 if TYPE_CHECKING:
     from os import PathLike
 
+# The separator is one that names cannot hold.
 __all__ = ["branch_lock", "gate_lock", "locked", "terminal_lock"]
 
 
 def branch_lock(session_id: str, branch: str) -> str:
     """The name of a branch's lock; without a branch, of the session's own."""
-    return f"{session_id}.{branch}" if branch else session_id
+    return f"{session_id}:{branch}" if branch else session_id
 
 
 def gate_lock(session_id: str, branch: str) -> str:
-    return f"{session_id}.{branch}.gate"
+    return f"{session_id}:{branch}:gate"
 
 
 def terminal_lock(session_id: str, branch: str, terminal: str) -> str:
-    return f"{session_id}.{branch}.terminal.{terminal}"
+    return f"{session_id}:{branch}:terminal:{terminal}"
 
 
 class locked:

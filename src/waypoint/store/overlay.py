@@ -5,11 +5,10 @@ that the branch has written, and so does the pause.
 """
 
 import os
-import shutil
 from pathlib import Path
 
 from waypoint.kernel.process import run_tool
-from waypoint.kernel.syscalls import syncfs
+from waypoint.kernel.syscalls import sync_file_system
 
 __all__ = ["OverlayLayers"]
 
@@ -37,15 +36,11 @@ class OverlayLayers:
         self._copy(saved, layer)
 
     def delete(self, layer: Path) -> None:
-        if layer.exists():
-            shutil.rmtree(layer)
+        # Not shutil.rmtree, which recurses: an agent may nest directories deeper than Python's stack.
+        run_tool(("rm", "-rf", "--", os.fspath(layer)), timeout_s=COPY_TIMEOUT_S)
 
     def flush(self, layer: Path) -> None:
-        fd = os.open(layer, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            syncfs(fd, layer)
-        finally:
-            os.close(fd)
+        sync_file_system(layer)
 
     def _copy(self, source: Path, target: Path) -> None:
         # cp keeps what makes an upper directory one: whiteouts (device 0:0) and trusted.overlay.* attributes.

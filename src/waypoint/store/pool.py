@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from waypoint.errors import AbilityMissing, NotPermitted, PoolNotReady, StoreError
+from waypoint.errors import AbilityMissing, Busy, NotPermitted, PoolNotReady, StoreError
 from waypoint.kernel.btrfs import create_subvolume
 from waypoint.kernel.filesystem import btrfs_uuid, grow_btrfs, make_btrfs, make_sparse_file, read_superblock
 from waypoint.kernel.loop import attached_loop, find_loop, refresh_capacity
@@ -135,13 +135,13 @@ def resize_pool(pool: Pool, size_bytes: int) -> Pool:
 def unmount_pool(state_dir: Path) -> None:
     """Unmount a loop pool and free its device; done already is fine, other kinds have nothing to unmount.
 
-    Raises StoreError, with the pool mounted as before, while a branch or another process uses it.
+    Raises Busy, with the pool mounted as before, while a branch or another process uses it.
     """
     pool = read_record(state_dir)
     if pool is None or pool.kind is not PoolKind.LOOP:
         return
     with _locked(state_dir):
-        busy = StoreError(
+        busy = Busy(
             f"the pool at {pool.root} is in use",
             hint="end its sessions first: waypoint list, waypoint cleanup",
         )
