@@ -213,3 +213,14 @@ def _facts(path: Path) -> tuple[object, ...]:
         facts.st_ctime_ns,
         content,
     )
+
+
+def test_inode_numbers_are_the_same_in_every_branch(session: Session) -> None:
+    numbers = "stat -c %i /tmp /etc /etc/hosts /root/own /dev/shm"
+    session.exec("echo own >/root/own")
+    before = session.exec(numbers).output
+    session.snapshot("point")
+    (fork,) = session.fork("point")
+    session.restore("point")
+    assert session.exec(numbers).output == fork.exec(numbers).output == before
+    assert session.exec("stat -c %d / /etc /etc/hosts /root/own | sort -u | wc -l").output == "1\n"

@@ -191,7 +191,9 @@ def _session_verbs(
     _add_target(destroy)
     cleanup = _add(verbs, common, Verb("cleanup", "sessions", "cleanup"), "remove a session with all it has")
     cleanup.add_argument("session", metavar="SESSION")
-    cleanup.add_argument("--force", action="store_true", help="even while another process works on it")
+    cleanup.add_argument(
+        "--force", action="store_true", help="end running commands with it, and wait for operations under way"
+    )
 
 
 def _checkpoint_verbs(

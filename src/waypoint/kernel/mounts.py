@@ -15,7 +15,8 @@ def mount_overlay(lower: Path, upper: Path, work: Path, target: Path) -> None:
     """Mount ``lower`` and ``upper`` as one tree at ``target``.
 
     ``redirect_dir`` lets a directory of the base be renamed; without it rename(2) answers EXDEV, which
-    programs on an ordinary root file system never see.
+    programs on an ordinary root file system never see. ``xino`` makes inode numbers the same in every branch and
+    gives all files one device number, as on an ordinary file system.
     """
     options = ",".join(
         (
@@ -23,6 +24,7 @@ def mount_overlay(lower: Path, upper: Path, work: Path, target: Path) -> None:
             f"upperdir={_escape(upper)}",
             f"workdir={_escape(work)}",
             "redirect_dir=on",
+            "xino=on",
         )
     )
     mount("overlay", target, "overlay", 0, options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from waypoint.errors import BranchReplaced, Broken, Busy, CommandTimedOut, NotFound, ShellDied
+from waypoint.errors import BranchReplaced, Broken, Busy, CommandTimedOut, NotFound, ShellDied, UsageError
 from waypoint.log import Timeline
 from waypoint.names import MAIN
 from waypoint.shell.client import ConnectionLost, InitRefused, ShellClient, shell_error
@@ -35,6 +35,8 @@ __all__ = ["CommandResult", "Newlines", "run_command"]
 # Given to a command that ran out of time, each followed by a while to end by itself: SIGINT, SIGTERM, SIGKILL.
 _TIMEOUT_SIGNALS = (2, 15, 9)
 _TIMEOUT_GRACE_S = 2.0
+_TIMEOUT_MAX_S = 1e8  # three years: more than any clock call takes
+_TEXT_BYTES_MAX = 1 << 20
 
 
 class CommandResult:
@@ -68,9 +70,10 @@ class _Place:
         self.branch = branch
         self.where = f"branch {branch!r} of session {session_id}"
 
-    def terminal_lock(self, terminal: str, *, wait: bool) -> locked:
-        name = terminal_lock(self.session_id, self.branch, terminal)
-        return locked(lock_path(self.state_dir, name), what=self.where, wait=wait)
+    def terminal_lock(self, terminal: str, *, wait: bool, timeout_s: float | None) -> locked:
+        path = lock_path(self.state_dir, terminal_lock(self.session_id, self.branch, terminal))
+        hint = "leave out --no-wait to wait for it" if timeout_s is None else "another command runs in it"
+        return locked(path, what=self.where, wait=wait, timeout_s=timeout_s, hint=hint)
 
     def gate(self) -> locked:
         """To be held while connecting, so that no checkpoint starts meanwhile."""
@@ -100,18 +103,18 @@ def run_command(
 ) -> CommandResult:
     """Run ``text`` in the shell of a branch, return when it has ended, and record it.
 
-    With ``on_output`` the output goes there as it comes and is not collected. Raises CommandTimedOut after
+    ``timeout_s`` bounds the waiting for a shell that is busy, and then the command itself. With ``on_output``
+    the output goes there as it comes and is not collected. Raises CommandTimedOut after
     interrupting it, ShellDied if it ended the shell, Busy (only with ``wait=False``) if someone else's
     command runs, BranchReplaced as above.
     """
     timeline = Timeline("exec")
+    payload = _checked(text, timeout_s)
     place = _Place(state_dir, catalogue, session_id, branch)
     place.incarnation()  # a lock file is made only for what exists
-    with place.terminal_lock(MAIN, wait=wait):
+    with place.terminal_lock(MAIN, wait=wait, timeout_s=timeout_s):
         with timeline.step("start"):
-            follower = _start(
-                place, MAIN, text.encode(errors="surrogateescape"), wait=wait, on_output=on_output
-            )
+            follower = _start(place, MAIN, payload, wait=wait, timeout_s=timeout_s, on_output=on_output)
         with timeline.step("run"), follower:
             ended = follower.until_end(timeout_s)
     total_ms = timeline.total_ms()
@@ -134,6 +137,7 @@ def _start(
     payload: bytes,
     *,
     wait: bool,
+    timeout_s: float | None,
     on_output: Callable[[bytes], None] | None,
 ) -> _Follower:
     """Connect and start the command. The gate is held until init has said that it started.
@@ -163,7 +167,7 @@ def _start(
                     f"{place.where} is busy with job {running}", hint="leave out --no-wait to wait for it"
                 )
             client.follow(running, 0)
-            waiting.until_end(None)
+            waiting.until_end(timeout_s)
 
 
 def _job_in_the_way(client: ShellClient, terminal: str) -> int:
@@ -185,6 +189,7 @@ class _Follower:
         is_ours: bool = True,
     ) -> None:
         self.timed_out = False
+        self._is_ours = is_ours
         self._may_interrupt = is_ours
         self._reader_gone: BrokenPipeError | None = None
         self._answers_due = 0
@@ -225,6 +230,11 @@ class _Follower:
                 self._signal(_TIMEOUT_SIGNALS[0])
                 continue
             except TimeoutError:
+                if not self._is_ours:
+                    what = f"{self._place.where} is still busy with job {self._job}"
+                    raise Busy(
+                        what, hint="its caller is gone; restore a checkpoint to be rid of it"
+                    ) from None
                 self.timed_out = timeout_s is not None
                 if not signals:  # a loop of the shell itself that ignores SIGINT
                     raise self._reader_gone or CommandTimedOut(
@@ -294,6 +304,21 @@ class _Follower:
     def _replaced(self, how: str) -> BranchReplaced:
         what = f"{self._place.where} was {how} while the command ran"
         return BranchReplaced(what, hint="run it again if it is still wanted")
+
+
+def _checked(text: str, timeout_s: float | None) -> bytes:
+    if timeout_s is not None and not 0 < timeout_s <= _TIMEOUT_MAX_S:
+        raise UsageError(
+            f"a timeout of {timeout_s} s", hint=f"more than 0, at most {_TIMEOUT_MAX_S:.0f} seconds"
+        )
+    try:
+        payload = text.encode(errors="surrogateescape")
+    except UnicodeEncodeError as error:
+        raise UsageError(f"the command is not text: {error.reason}", hint="encode it as UTF-8") from error
+    if len(payload) > _TEXT_BYTES_MAX:
+        what = f"a command of {len(payload)} bytes; at most {_TEXT_BYTES_MAX} can be given"
+        raise UsageError(what, hint="write it into a file of the branch and run that")
+    return payload
 
 
 class Newlines:

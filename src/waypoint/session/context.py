@@ -170,4 +170,5 @@ def _explained(kind: str, session_id: str, branch: str, error: OSError) -> Waypo
             f"cannot {kind}: the pool has no space left ({where})",
             hint="grow it (waypoint pool resize SIZE) or remove sessions (waypoint cleanup SESSION)",
         )
-    return EngineError(f"cannot {kind}: {error.strerror}: {error.filename} ({where})")
+    what = f"{error.strerror}: {error.filename}" if error.filename else str(error) or type(error).__name__
+    return EngineError(f"cannot {kind}: {what} ({where})")

@@ -5,6 +5,7 @@ publishes it in one transaction at the end. What fails is undone and the branch 
 found and settled by :mod:`waypoint.session.recovery`.
 """
 
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +41,7 @@ from waypoint.shell.client import InitRefused, ShellClient
 from waypoint.shell.profile import BASH, UNATTENDED_ENV
 from waypoint.shell.terminal import DEFAULT_SIZE, WindowSize, open_terminal
 from waypoint.store.layout import new_id
-from waypoint.store.lock import branch_lock, locked, terminal_lock
+from waypoint.store.lock import locked, terminal_lock
 
 __all__ = [
     "cleanup_session",
@@ -103,7 +104,7 @@ def create_session(
                 head=None,
                 created_at=session.created_at,
             )
-            undo.on_failure("remove the link", lambda: _unlink(context.layout.live(session.id, MAIN)))
+            undo.on_failure("remove the link", lambda: _remove_links(context, session.id))
             context.point_live_link(session.id, MAIN, incarnation)
             with context.catalogue.transaction():
                 context.catalogue.add_session(session)
@@ -338,21 +339,20 @@ def destroy_branch(context: Context, session: SessionRecord, branch_name: str, *
 def cleanup_session(context: Context, session: SessionRecord, *, force: bool = False) -> None:
     """Remove a session with all its branches and checkpoints.
 
-    A branch that another process works on, or runs a command in, makes this fail with Busy, unless ``force``.
+    A branch that another process works on, or runs a command in, makes this fail with Busy. With ``force``
+    running commands end with their branch, and an operation under way is waited for.
     """
     with locked(context.branch_lock(session.id, ""), what=f"session {session.id}"):
         with ExitStack() as held:
-            if not force:
-                for branch in context.catalogue.branches(session.id):
-                    what = f"branch {branch.name!r} of session {session.id}"
-                    hint = "wait for it, or remove it all the same: --force"
-                    for name in (
-                        branch_lock(session.id, branch.name),
-                        terminal_lock(session.id, branch.name, MAIN),
-                    ):
-                        held.enter_context(
-                            locked(context.layout.lock(name), what=what, wait=False, hint=hint)
-                        )
+            for branch in context.catalogue.branches(session.id):
+                what = f"branch {branch.name!r} of session {session.id}"
+                hint = "wait for it, or remove it all the same: --force"
+                commands = context.layout.lock(terminal_lock(session.id, branch.name, MAIN))
+                if not force:
+                    held.enter_context(locked(commands, what=what, wait=False, hint=hint))
+                # Also with force: to kill a branch while CRIU has stopped it would leave CRIU waiting for ever.
+                lock = context.branch_lock(session.id, branch.name)
+                held.enter_context(locked(lock, what=what, wait=force, hint=hint))
             with context.operation("cleanup", session.id, "", removes=True) as operation:
                 with operation.timeline.step("remove"):
                     remove_session(context, session.id)
@@ -384,3 +384,9 @@ def default_branch_names(context: Context, session_id: str, count: int) -> list[
 
 def _unlink(path: Path) -> None:
     path.unlink(missing_ok=True)
+
+
+def _remove_links(context: Context, session_id: str) -> None:
+    directory = context.layout.session(session_id)
+    if directory.exists():
+        shutil.rmtree(directory)

@@ -215,4 +215,6 @@ def _silent() -> Broken:
 
 
 def _not_running() -> Broken:
-    return Broken("it does not answer: its init has ended", hint=_RESTORE)
+    return Broken(
+        "it does not answer: its init has ended, or /.waypoint was removed inside it", hint=_RESTORE
+    )

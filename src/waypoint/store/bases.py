@@ -37,6 +37,8 @@ def resolve_base(layout: Layout, workspace: str | Path | None, base: str | Path 
     inside = "/" if workspace is None else os.fspath(workspace)
     if not os.path.isabs(inside):
         raise UsageError(f"{inside!r} is not an absolute path", hint=f"say where in {root} the shell starts")
+    if not os.path.isdir(f"{root}{inside}"):
+        raise NotFound("directory", inside, hint=f"it must exist in {root}")
     return Base(kind=BaseKind.DIRECTORY, path=root), inside
 
 
@@ -47,6 +49,10 @@ def is_root_file_system(path: Path) -> bool:
 
 
 def _existing_directory(path: str | Path) -> Path:
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{os.fspath(path)!a} is not valid UTF-8", hint="rename the directory") from error
     resolved = Path(path).resolve()
     if not resolved.is_dir():
         raise NotFound("directory", os.fspath(path), hint="give the path of a directory that exists")

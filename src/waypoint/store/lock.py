@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 
 from waypoint.errors import Busy
 
 TYPE_CHECKING = False  # see waypoint.errors
 if TYPE_CHECKING:
     from os import PathLike
+
+ASK_AGAIN_S = 0.02
 
 # The separator is one that names cannot hold.
 __all__ = ["branch_lock", "gate_lock", "locked", "terminal_lock"]
@@ -39,7 +42,8 @@ def terminal_lock(session_id: str, branch: str, terminal: str) -> str:
 class locked:
     """Hold the lock at ``path`` for the block; its descriptor is the block's value.
 
-    With ``wait=False`` a lock held by someone else raises Busy, naming ``what``, with ``hint``. A child that inherits
+    A lock held by someone else is waited for; with ``wait=False``, or after ``timeout_s``, that raises Busy,
+    naming ``what``, with ``hint``. A child that inherits
     the descriptor keeps the lock until it ends, even if we die first.
     """
 
@@ -51,17 +55,21 @@ class locked:
         wait: bool = True,
         shared: bool = False,
         hint: str = "leave out --no-wait to wait for it",
+        timeout_s: float | None = None,
     ) -> None:
         self._path = path
         self._what = what
         self._hint = hint
-        self._kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+        self._kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        if not wait:
+            timeout_s = 0.0
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
 
     def __enter__(self) -> int:
         while True:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                fcntl.flock(fd, self._kind)
+                self._flock(fd)
                 if self._is_still_there(fd):
                     self._fd = fd
                     return fd
@@ -75,6 +83,20 @@ class locked:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
+
+    def _flock(self, fd: int) -> None:
+        if self._deadline is None:
+            fcntl.flock(fd, self._kind)
+            return
+        while True:  # flock knows no time limit of its own: ask until ours is over
+            try:
+                fcntl.flock(fd, self._kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= self._deadline:
+                    raise
+                time.sleep(ASK_AGAIN_S)
+            else:
+                return
 
     def _is_still_there(self, fd: int) -> bool:
         try:
