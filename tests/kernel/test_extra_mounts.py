@@ -1,14 +1,19 @@
 """A workspace on a file system of its own: below ``/``, but not part of the host's root."""
 
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.leaks import sweep
 from support.returning import return_after
-from waypoint import Session
+from waypoint import Session, Waypoint
+from waypoint.kernel.mounts import detach_all
 from waypoint.kernel.syscalls import MNT_DETACH, mount, unmount
+from waypoint.session.setup import prepare_host
+from waypoint.store.layout import Layout
 
 
 @pytest.fixture
@@ -78,3 +83,23 @@ def _listing(directory: Path) -> dict[str, tuple[int, int, bytes]]:
         )
         for path in (directory, *directory.rglob("*"))
     }
+
+
+def test_the_state_directory_is_hidden_also_when_it_lies_on_such_a_mount(state_dir: Path) -> None:
+    place = Path(f"/var/tmp/waypoint-place-{secrets.token_hex(4)}")
+    place.mkdir()
+    mount("tmpfs", place, "tmpfs", 0, "size=1g,mode=755")
+    own = place / "deep/state"
+    try:
+        own.mkdir(parents=True)
+        (place / "work").mkdir()
+        Layout(own).criu_prefix.symlink_to(Layout(state_dir).criu_prefix.resolve())
+        prepare_host(own, pool_size_bytes=400 << 20, proxies={}, progress=lambda _: None)
+        with Waypoint(own) as waypoint:
+            session = waypoint.create(place / "work")
+            assert session.exec(f"ls -A {own} | wc -l; ls -1 {place}").output == "0\ndeep\nwork\n"
+            session.cleanup()
+    finally:
+        sweep(own)
+        detach_all(place)
+        place.rmdir()

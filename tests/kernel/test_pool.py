@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.errors import StoreError
+from waypoint.errors import Busy, StoreError
 from waypoint.kernel import loop
 from waypoint.kernel.btrfs import create_subvolume
 from waypoint.kernel.filesystem import make_btrfs, make_sparse_file
@@ -134,7 +134,7 @@ def test_usage_follows_what_is_written(pool: Pool) -> None:
 def test_a_pool_with_an_open_file_is_not_unmounted(pool: Pool) -> None:
     with (
         (pool.root / "open").open("w"),
-        pytest.raises(StoreError, match="in use"),
+        pytest.raises(Busy, match="in use"),
     ):
         unmount_pool(pool.state_dir)
     assert open_pool(pool.state_dir) == pool
@@ -150,7 +150,7 @@ def test_a_pool_under_a_live_overlay_is_not_unmounted(
         path.mkdir()
     mount("overlay", merged, "overlay", 0, f"lowerdir=/etc,upperdir={upper},workdir={work}")
     try:
-        with pytest.raises(StoreError, match="in use"):
+        with pytest.raises(Busy, match="in use"):
             unmount_pool(pool.state_dir)
         assert (pool.root / "upper").is_dir(), "it is mounted as before"
         assert len(loops_under(pool.state_dir)) == 1
