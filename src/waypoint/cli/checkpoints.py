@@ -43,13 +43,14 @@ def fork(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     if options.id is not None and options.n not in (None, 1):
         raise UsageError("--id names one branch, so it does not go with --n", hint="leave out --id")
     session = waypoint.session(options.session)
-    exit_code = 0
+    exit_code, errors = 0, {}
     try:
         made = session.fork(options.source, n=options.n, ids=None if options.id is None else [options.id])
     except ForkIncomplete as error:
         made = [session.branch(name) for name in error.made]
-        print_error(error, as_json=False)
-        exit_code = error.exit_code
+        exit_code, errors = error.exit_code, error.errors
+        if not options.json:
+            print_error(error, as_json=False)
     return Answer(
         text="\n".join(_describe(branch) for branch in made),
         quiet="\n".join(branch.name for branch in made),
@@ -65,17 +66,14 @@ def fork(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
                 }
                 for branch in made
             ],
+            "errors": {name: str(reason) for name, reason in errors.items()},
         },
     )
 
 
 def _describe(branch: Branch) -> str:
     pid = branch.record.init_pid
-    last = next(
-        operation
-        for operation in reversed(branch.session.operations())
-        if (operation.kind, operation.branch) == ("fork", branch.name)
-    )
+    last = branch.session.context.catalogue.last_operation(branch.session.id, "fork", branch.name)
     return (
         f"{branch.name} pid={pid} socket=/proc/{pid}/root/.waypoint/sock duration={last.total_ms or 0:.1f}ms"
     )

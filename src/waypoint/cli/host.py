@@ -9,7 +9,7 @@ from pathlib import Path
 from waypoint import __version__
 from waypoint.cli.answer import Answer
 from waypoint.errors import Busy, UsageError
-from waypoint.kernel.probe import Ability, probe_host
+from waypoint.kernel.probe import Ability, can_checkpoint, probe_host
 from waypoint.session.drawing import megabytes
 from waypoint.session.setup import find_criu, prepare_host
 from waypoint.session.waypoint import Waypoint
@@ -52,7 +52,7 @@ def setup(state_dir: Path, options: argparse.Namespace) -> Answer:
 
 def doctor(state_dir: Path, _options: argparse.Namespace) -> Answer:
     abilities = probe_host(find_criu(state_dir), state_dir)
-    is_able = all(ability.found for ability in abilities if ability.required)
+    is_able = can_checkpoint(abilities)
     lines = [line for ability in abilities for line in _describe(ability)]
     verdict = "sessions can be checkpointed here" if is_able else "sessions cannot be checkpointed here"
     return Answer(

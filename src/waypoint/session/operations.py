@@ -44,6 +44,7 @@ from waypoint.store.layout import new_id
 from waypoint.store.lock import locked, terminal_lock
 
 __all__ = [
+    "check_new_names",
     "cleanup_session",
     "create_session",
     "default_branch_names",

@@ -12,6 +12,7 @@ from waypoint.session.command import CommandResult, run_command
 from waypoint.session.context import Context
 from waypoint.session.drawing import draw_tree
 from waypoint.session.operations import (
+    check_new_names,
     cleanup_session,
     default_branch_names,
     destroy_branch,
@@ -161,8 +162,6 @@ class Session:
 
         They are made at the same time, each whole or not at all. ``ids`` names them.
         """
-        from waypoint.session.operations import check_new_names
-
         if ids is not None and n is not None and len(ids) != n:
             raise UsageError(
                 f"{n} branches but {len(ids)} names", hint="give one of the two, or as many names"

@@ -218,6 +218,10 @@ class Catalogue(LiveCatalogue):
             for row in self._rows("SELECT * FROM operations WHERE id > ? ORDER BY id", operation)
         ]
 
+    def last_operation(self, session_id: str, kind: str, branch: str) -> OperationRecord:
+        query = "SELECT * FROM operations WHERE session_id = ? AND kind = ? AND branch = ? ORDER BY id DESC LIMIT 1"
+        return _operation(self._rows(query, session_id, kind, branch)[0])
+
     def operations(self, session_id: str) -> list[OperationRecord]:
         rows = self._rows("SELECT * FROM operations WHERE session_id = ? ORDER BY id", session_id)
         return [_operation(row) for row in rows]

@@ -44,5 +44,16 @@ class OverlayLayers:
 
     def _copy(self, source: Path, target: Path) -> None:
         # cp keeps what makes an upper directory one: whiteouts (device 0:0) and trusted.overlay.* attributes.
-        command = ("cp", "-a", "--reflink=auto", "-T", os.fspath(source), os.fspath(target))
+        # It ends with us: a killed caller must not leave a copy behind that goes on while recovery removes it.
+        command = (
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            "cp",
+            "-a",
+            "--reflink=auto",
+            "-T",
+            os.fspath(source),
+            os.fspath(target),
+        )
         run_tool(command, timeout_s=COPY_TIMEOUT_S)

@@ -15,12 +15,10 @@ Why the loop file is used as it is: docs/adr/0002-pool-loop-file.md.
 """
 
 import errno
-import fcntl
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +27,7 @@ from waypoint.kernel.btrfs import create_subvolume
 from waypoint.kernel.filesystem import btrfs_uuid, grow_btrfs, make_btrfs, make_sparse_file, read_superblock
 from waypoint.kernel.loop import attached_loop, find_loop, refresh_capacity
 from waypoint.kernel.syscalls import MS_NOATIME, MS_NODEV, MS_NOSUID, mount, unmount
+from waypoint.store.lock import locked
 from waypoint.store.pool_record import Pool, PoolKind, read_record, record_path, write_record
 
 __all__ = [
@@ -292,15 +291,9 @@ def _wait_until_released(pool: Pool) -> bool:
     return True
 
 
-@contextmanager
-def _locked(state_dir: Path) -> Iterator[None]:
+def _locked(state_dir: Path) -> locked:
     """Let one process at a time make, mount, grow or unmount the pool."""
-    fd = os.open(state_dir / "pool.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
+    return locked(state_dir / "pool.lock", what="the pool")
 
 
 def _describe(pool: Pool) -> str:
