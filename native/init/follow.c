@@ -20,12 +20,15 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
 }
 
 /*
- * What surely left for the client. Queued bytes include frame headers, so this
- * may be a little too low, never too high.
+ * What the client surely has, in whole frames: it drops the half of one at the
+ * end of a connection and asks for that part again. May be too low, never too
+ * high.
  */
 static uint64_t sent_position(const struct connection *c, const struct job *job)
 {
-	return c->pos - min_u64(c->out_len, c->pos - job->start);
+	uint64_t unsure = c->out_len ? c->out_len + FRAME_CHUNK_MAX : 0;
+
+	return c->pos - min_u64(unsure, c->pos - job->start);
 }
 
 void follow_start(struct server *s, struct connection *c, struct job *job, uint64_t offset)
