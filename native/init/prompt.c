@@ -113,6 +113,11 @@ void terminal_advance(struct server *s, struct terminal *t)
  * every pending newline would get a second carriage return. So a dump must
  * find the PTYs empty. Nobody says when it is over; the next client does, or
  * the time limit.
+ *
+ * Known defect: n_tty looks for room and then writes "\r\n" without looking at
+ * what became of it. A stop between the two drops that line end, once in some
+ * dozens of stops under a flood of output. The cure is to freeze the programs
+ * from outside before the terminals are emptied.
  */
 void outputs_stop(struct server *s)
 {
