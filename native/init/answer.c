@@ -86,7 +86,7 @@ static void answer_open(struct server *s, struct connection *c, struct request *
 	t->run_line_len = open->run_line.len;
 	t->reported = false;
 	t->report_len = 0;
-	err = shell_start(t, s->dir, open);
+	err = shell_start(t, (unsigned int)(t - s->terminals), s->dir, open);
 	if (err) {
 		terminal_close(t);
 		t->state = TERM_DEAD;
@@ -131,7 +131,7 @@ static void answer_run(struct server *s, struct connection *c, struct request *r
 		return;
 	}
 	/* What is on its way now belongs to no job. */
-	terminal_read(t, follow_room(s, t, RING_RESERVE));
+	terminal_read(t, follow_room(s, t));
 	if (!err)
 		err = terminal_type_run_line(t);
 	if (err) {
@@ -297,7 +297,7 @@ static void answer_close(struct server *s, struct connection *c, struct request 
 	}
 	terminal_kill(t);
 	if (t->master >= 0)
-		terminal_read(t, follow_room(s, t, RING_RESERVE));
+		terminal_read(t, follow_room(s, t));
 	terminal_end_job(s, t, END_CLOSED, 0);
 	opener = connection_find(s, t->opener);
 	if (opener && opener->opening) {
@@ -325,7 +325,6 @@ static void answer_quiesce(struct server *s, struct connection *c)
 		if (other != c && other->fd >= 0)
 			connection_close(s, other);
 	}
-	outputs_stop(s);
 	reply_ok(c);
 	c->closing = true;
 	c->deadline_ms = s->now_ms + FRAME_TIMEOUT_MS;

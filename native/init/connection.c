@@ -48,7 +48,6 @@ void connection_open(struct server *s, int fd)
 	put_str(&w, PROGRAM_VERSION, sizeof(PROGRAM_VERSION) - 1);
 	reply_end(c, &w);
 	connection_flush(s, c);
-	outputs_continue(s);
 }
 
 void connection_close(struct server *s, struct connection *c)

@@ -117,7 +117,7 @@ bool follow_is_held(const struct server *s, const struct terminal *t)
 	return slowest_position(s, t) < t->ring.end;
 }
 
-uint64_t follow_room(const struct server *s, const struct terminal *t, uint64_t reserve)
+uint64_t follow_room(const struct server *s, const struct terminal *t)
 {
 	uint64_t slowest = slowest_position(s, t);
 	uint64_t ahead = t->ring.end - slowest;
@@ -125,7 +125,7 @@ uint64_t follow_room(const struct server *s, const struct terminal *t, uint64_t 
 	/* Nobody waits for what the ring holds: all of it may be overwritten. */
 	if (ahead == 0)
 		return RING_SIZE;
-	return ahead + reserve < RING_SIZE ? RING_SIZE - reserve - ahead : 0;
+	return ahead < RING_SIZE ? RING_SIZE - ahead : 0;
 }
 
 static void send_lost(struct connection *c, uint64_t from, uint64_t to)

@@ -95,7 +95,7 @@ void terminal_advance(struct server *s, struct terminal *t)
 		terminal_flush_input(t);
 	/* The report first: the PTY is then read at a time after it was written. */
 	terminal_read_report(t);
-	drained = terminal_read(t, follow_room(s, t, RING_RESERVE));
+	drained = terminal_read(t, follow_room(s, t));
 	if (drained && t->reported)
 		settle_report(s, t);
 	else if (drained && t->died)
@@ -105,37 +105,4 @@ void terminal_advance(struct server *s, struct terminal *t)
 	/* A report and a death in one turn: the second one waits for nothing. */
 	if (t->died && !t->reported && drained)
 		s->again = true;
-}
-
-/*
- * CRIU saves what it finds unread in a PTY by reading it from the master and
- * writing it back through the slave, where it is post-processed once more:
- * every pending newline would get a second carriage return. So a dump must
- * find the PTYs empty. Nobody says when it is over; the next client does, or
- * the time limit.
- *
- * Known defect: n_tty looks for room and then writes "\r\n" without looking at
- * what became of it. A stop between the two drops that line end, once in some
- * dozens of stops under a flood of output. The cure is to freeze the programs
- * from outside before the terminals are emptied.
- */
-void outputs_stop(struct server *s)
-{
-	for (unsigned int i = 0; i < TERMINALS_MAX; i++) {
-		struct terminal *t = &s->terminals[i];
-
-		terminal_stop_output(t, true);
-		if (t->used && t->master >= 0)
-			terminal_read(t, follow_room(s, t, 0));
-	}
-	s->output_stopped_until_ms = s->now_ms + OUTPUT_STOP_MS;
-}
-
-void outputs_continue(struct server *s)
-{
-	if (!s->output_stopped_until_ms)
-		return;
-	s->output_stopped_until_ms = 0;
-	for (unsigned int i = 0; i < TERMINALS_MAX; i++)
-		terminal_stop_output(&s->terminals[i], false);
 }

@@ -17,7 +17,8 @@
 #include <sys/un.h>
 #include <time.h>
 
-#define POLL_MAX (2 + CONNECTIONS_MAX + 2 * TERMINALS_MAX)
+#define TERMINAL_POLLS 3
+#define POLL_MAX       (2 + CONNECTIONS_MAX + TERMINAL_POLLS * TERMINALS_MAX)
 
 static uint64_t kernel_clock_ms(void)
 {
@@ -49,7 +50,6 @@ static int wait_ms(const struct server *s)
 
 	if (s->again)
 		return 0;
-	CONSIDER(s->output_stopped_until_ms);
 	for (unsigned int i = 0; i < CONNECTIONS_MAX; i++) {
 		if (s->connections[i].fd >= 0)
 			CONSIDER(s->connections[i].deadline_ms);
@@ -76,21 +76,21 @@ static void watch(struct pollfd *pfd, int fd, short events)
 	*pfd = (struct pollfd){.fd = fd, .events = events};
 }
 
-/* Two descriptors for a terminal; a negative one is skipped by the kernel. */
+/* A negative descriptor is skipped by the kernel. */
 static void watch_terminal(const struct server *s, const struct terminal *t, struct pollfd *pfd)
 {
-	short events = 0;
+	bool may_read;
+	short events;
 
-	watch(&pfd[0], -1, 0);
-	watch(&pfd[1], -1, 0);
+	for (unsigned int i = 0; i < TERMINAL_POLLS; i++)
+		watch(&pfd[i], -1, 0);
 	if (!t->used || t->master < 0)
 		return;
-	if (follow_room(s, t, RING_RESERVE) > 0)
-		events |= POLLIN;
-	if (t->input_len)
-		events |= POLLOUT;
+	may_read = follow_room(s, t) > 0;
+	events = (may_read ? POLLIN : 0) | (t->input_len ? POLLOUT : 0);
 	watch(&pfd[0], events ? t->master : -1, events);
 	watch(&pfd[1], t->reported ? -1 : t->status_fifo, POLLIN);
+	watch(&pfd[2], may_read ? t->output[0] : -1, POLLIN);
 }
 
 static void watch_connection(const struct connection *c, struct pollfd *pfd)
@@ -114,7 +114,8 @@ static void wait_for_events(struct server *s, struct pollfd *pfds)
 	for (unsigned int i = 0; i < CONNECTIONS_MAX; i++)
 		watch_connection(&s->connections[i], &pfds[2 + i]);
 	for (unsigned int i = 0; i < TERMINALS_MAX; i++)
-		watch_terminal(s, &s->terminals[i], &pfds[2 + CONNECTIONS_MAX + 2 * i]);
+		watch_terminal(
+			s, &s->terminals[i], &pfds[2 + CONNECTIONS_MAX + TERMINAL_POLLS * i]);
 	if (ppoll(pfds, POLL_MAX, timeout < 0 ? NULL : &limit, NULL) < 0) {
 		for (unsigned int i = 0; i < POLL_MAX; i++)
 			pfds[i].revents = 0;
@@ -189,6 +190,7 @@ static void advance_terminals(struct server *s, const struct pollfd *pfds)
 {
 	for (unsigned int i = 0; i < TERMINALS_MAX; i++) {
 		struct terminal *t = &s->terminals[i];
+		const struct pollfd *pfd = &pfds[TERMINAL_POLLS * i];
 		bool due = t->open_deadline_ms && t->open_deadline_ms <= s->now_ms;
 
 		if (!t->used || t->master < 0) {
@@ -196,7 +198,9 @@ static void advance_terminals(struct server *s, const struct pollfd *pfds)
 				ring_forget(&t->ring);
 			continue;
 		}
-		if (pfds[2 * i].revents || pfds[2 * i + 1].revents || t->reported || t->died || due)
+		for (unsigned int k = 0; k < TERMINAL_POLLS; k++)
+			due = due || pfd[k].revents;
+		if (due || t->reported || t->died)
 			terminal_advance(s, t);
 	}
 }
@@ -233,8 +237,6 @@ static void serve_forever(struct server *s)
 		if (pfds[1].revents)
 			accept_all(s);
 		follow_expire(s);
-		if (s->output_stopped_until_ms <= s->now_ms)
-			outputs_continue(s);
 		advance_terminals(s, pfds + 2 + CONNECTIONS_MAX);
 		send_output(s);
 	}

@@ -11,19 +11,15 @@
 
 #define CONNECTIONS_MAX 64
 /* Parts of one mapping are given back alone: a multiple of every page size there is. */
-#define PAGE		65536
-#define IN_SIZE		(FRAME_REQUEST_MAX + PAGE)
-#define OUT_SIZE	(256 * 1024)
+#define PAGE	 65536
+#define IN_SIZE	 (FRAME_REQUEST_MAX + PAGE)
+#define OUT_SIZE (256 * 1024)
 /* Output is queued only below this, so that replies always find room. */
 #define OUT_STREAM_MAX (128 * 1024)
 
 #define FRAME_TIMEOUT_MS 10000
 #define OPEN_TIMEOUT_MS	 15000
 #define HOLD_MS		 5000
-#define OUTPUT_STOP_MS	 500
-
-/* Followers never fill this part of the ring: QUIESCE must always empty the PTYs. */
-#define RING_RESERVE (64 * 1024)
 
 struct connection {
 	int fd; /* -1: free */
@@ -66,8 +62,7 @@ struct server {
 	uint64_t kernel_ms;
 	uint64_t serial;
 	uint64_t activity;
-	uint64_t output_stopped_until_ms; /* 0: it runs */
-	bool again;			  /* work is left that no descriptor will announce */
+	bool again; /* work is left that no descriptor will announce */
 	struct job_table jobs;
 	struct terminal terminals[TERMINALS_MAX];
 	struct connection connections[CONNECTIONS_MAX];
@@ -94,18 +89,13 @@ void follow_start(struct server *s, struct connection *c, struct job *job, uint6
 void follow_pump(struct server *s, struct connection *c);
 void follow_hold(struct server *s, struct connection *c);
 void follow_expire(struct server *s);
-/*
- * How many bytes of the terminal may be read without loss for any follower,
- * while `reserve` bytes of the ring stay free.
- */
-uint64_t follow_room(const struct server *s, const struct terminal *t, uint64_t reserve);
+/* How many bytes of the terminal may be read without loss for any follower. */
+uint64_t follow_room(const struct server *s, const struct terminal *t);
 bool follow_is_held(const struct server *s, const struct terminal *t);
 
 /* answer.c */
 void answer(struct server *s, struct connection *c, struct request *request);
 
 /* prompt.c */
-void outputs_stop(struct server *s);
-void outputs_continue(struct server *s);
 void terminal_advance(struct server *s, struct terminal *t);
 void terminal_end_job(struct server *s, struct terminal *t, enum end_how how, int32_t status);

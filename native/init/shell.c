@@ -181,7 +181,8 @@ static int become_shell(const struct terminal *t, const char *pts, struct open_r
 	return -errno;
 }
 
-int shell_start(struct terminal *t, const char *dir, struct open_request *open_req)
+int shell_start(
+	struct terminal *t, unsigned int slot, const char *dir, struct open_request *open_req)
 {
 	auto_close int exec_write = -1;
 	char pts[64];
@@ -189,7 +190,7 @@ int shell_start(struct terminal *t, const char *dir, struct open_request *open_r
 	int err = make_control_files(t, dir, open_req->rc);
 
 	if (!err)
-		err = terminal_open_pty(t, pts, sizeof(pts));
+		err = terminal_open_pty(t, slot, pts, sizeof(pts));
 	if (err)
 		return err;
 	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK))

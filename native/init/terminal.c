@@ -19,11 +19,14 @@
 #define PTY_BUFFERED_MAX (64 * 1024)
 #define LITERAL_NEXT	 0x16
 #define READ_BUDGET	 (256 * 1024)
+#define SPLICE_SIZE	 4096 /* the line discipline never has more */
 
 void terminal_clear(struct terminal *t)
 {
 	t->master = -1;
 	t->slave = -1;
+	t->output[0] = t->output[1] = -1;
+	t->input_kept[0] = t->input_kept[1] = -1;
 	t->status_fifo = -1;
 	t->go_fifo = -1;
 	t->exec_status = -1;
@@ -33,24 +36,55 @@ void terminal_close(struct terminal *t)
 {
 	close_fd(&t->master);
 	close_fd(&t->slave);
+	for (unsigned int end = 0; end < 2; end++) {
+		close_fd(&t->output[end]);
+		close_fd(&t->input_kept[end]);
+	}
 	close_fd(&t->status_fifo);
 	close_fd(&t->go_fifo);
 	close_fd(&t->exec_status);
 	t->input_len = 0;
 }
 
-int terminal_open_pty(struct terminal *t, char *path, size_t size)
+/* Takes over `from`, which may be the result of a failed call. */
+static int move_fd(int from, unsigned int slot, enum terminal_fd which)
 {
-	struct termios mode;
+	auto_close int fd = from;
+	int to = TERMINAL_FDS_FIRST + (int)(TERMINAL_FDS * slot) + (int)which;
 
-	t->master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+	if (fd < 0)
+		return -1;
+	return dup3(fd, to, O_CLOEXEC);
+}
+
+static int open_pipe(int ends[2], unsigned int slot, enum terminal_fd read_end)
+{
+	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK))
+		return -errno;
+	ends[0] = move_fd(ends[0], slot, read_end);
+	ends[1] = move_fd(ends[1], slot, read_end + 1);
+	return ends[0] < 0 || ends[1] < 0 ? -EMFILE : 0;
+}
+
+int terminal_open_pty(struct terminal *t, unsigned int slot, char *path, size_t size)
+{
+	int flags = O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK;
+	struct termios mode;
+	int err;
+
+	t->master = move_fd(posix_openpt(flags), slot, FD_MASTER);
 	if (t->master < 0 || unlockpt(t->master))
 		return -errno;
 	if (ptsname_r(t->master, path, size))
 		return -errno;
-	t->slave = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+	t->slave = move_fd(open(path, flags), slot, FD_SLAVE);
 	if (t->slave < 0 || tcgetattr(t->slave, &mode))
 		return -errno;
+	err = open_pipe(t->output, slot, FD_OUTPUT_READ);
+	if (!err)
+		err = open_pipe(t->input_kept, slot, FD_INPUT_READ);
+	if (err)
+		return err;
 	mode.c_iflag |= IUTF8;
 	if (tcsetattr(t->slave, TCSANOW, &mode))
 		return -errno;
@@ -59,6 +93,11 @@ int terminal_open_pty(struct terminal *t, char *path, size_t size)
 	return terminal_resize(t, t->rows, t->cols);
 }
 
+/*
+ * The pipe in between costs a copy. Without it we could be stopped between a
+ * look at what the host has added and a read from the PTY, and would not know
+ * afterwards which came first.
+ */
 int terminal_read(struct terminal *t, uint64_t room)
 {
 	size_t budget = READ_BUDGET;
@@ -70,12 +109,17 @@ int terminal_read(struct terminal *t, uint64_t room)
 
 		if (space > room)
 			space = (size_t)room;
-		got = read(t->master, to, space);
+		got = read(t->output[0], to, space);
 		if (got < 0 && errno == EINTR)
 			continue;
-		/* EAGAIN comes only after the tty layer has run its pending work. */
-		if (got <= 0)
+		if (got <= 0) {
+			/* EAGAIN comes only after the tty layer has run its pending work. */
+			got = splice(t->master, NULL, t->output[1], NULL, SPLICE_SIZE,
+				SPLICE_F_NONBLOCK);
+			if (got > 0 || (got < 0 && errno == EINTR))
+				continue;
 			return 1;
+		}
 		ring_commit(&t->ring, (size_t)got);
 		t->read_since += (size_t)got;
 		room -= (uint64_t)got;
@@ -248,12 +292,6 @@ int terminal_resize(struct terminal *t, uint16_t rows, uint16_t cols)
 	t->rows = rows;
 	t->cols = cols;
 	return 0;
-}
-
-void terminal_stop_output(struct terminal *t, bool stop)
-{
-	if (t->used && t->slave >= 0)
-		tcflow(t->slave, stop ? TCOOFF : TCOON);
 }
 
 void terminal_kill(struct terminal *t)

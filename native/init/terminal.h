@@ -23,6 +23,23 @@ enum terminal_state {
 	TERM_DEAD,
 };
 
+/*
+ * While everything is stopped for a dump, the host reaches into each terminal:
+ * CRIU would send what it finds unread in a PTY through the line discipline
+ * once more. Terminal `slot` has its descriptors at these places, which are
+ * part of the protocol (docs/shell-protocol.md).
+ */
+#define TERMINAL_FDS_FIRST 128
+#define TERMINAL_FDS	   8
+enum terminal_fd {
+	FD_MASTER = 0,
+	FD_SLAVE,
+	FD_OUTPUT_READ, /* all output passes this pipe, so that the host can add to it in order */
+	FD_OUTPUT_WRITE,
+	FD_INPUT_READ, /* keeps unread input for the host; we never look at it */
+	FD_INPUT_WRITE,
+};
+
 /* Keeps the place of a follower that vanished, so that it can come back. */
 struct hold {
 	uint32_t job; /* 0: free */
@@ -38,6 +55,8 @@ struct terminal {
 	pid_t shell;
 	int master;
 	int slave;
+	int output[2];
+	int input_kept[2];
 	int status_fifo;
 	int go_fifo;
 	int exec_status; /* the errno of a failed exec arrives here */
@@ -72,7 +91,7 @@ struct terminal {
 void terminal_clear(struct terminal *t);
 /* Closes PTY and FIFOs; the ring stays. */
 void terminal_close(struct terminal *t);
-int terminal_open_pty(struct terminal *t, char *path, size_t size);
+int terminal_open_pty(struct terminal *t, unsigned int slot, char *path, size_t size);
 
 /*
  * Moves PTY output into the ring, at most `room` bytes. Returns 1 when all that
@@ -90,13 +109,11 @@ bool terminal_run_line_unread(const struct terminal *t);
 int terminal_signal(struct terminal *t, int signo);
 int terminal_resize(struct terminal *t, uint16_t rows, uint16_t cols);
 void terminal_kill(struct terminal *t);
-/* Stops the programs' output in the PTY, or lets it go on. */
-void terminal_stop_output(struct terminal *t, bool stop);
 /* Looks for a report of the shell in the status FIFO; sets `reported`. */
 void terminal_read_report(struct terminal *t);
 /* Lets the shell print its prompt. */
 void terminal_go(struct terminal *t);
 
 /* Host of the control files: `dir`/`name`/{rc,status,go,cmd}. shell.c */
-int shell_start(struct terminal *t, const char *dir, struct open_request *open);
+int shell_start(struct terminal *t, unsigned int slot, const char *dir, struct open_request *open);
 int shell_write_command(const struct terminal *t, const char *dir, struct bytes text);

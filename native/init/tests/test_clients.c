@@ -118,12 +118,7 @@ static void a_vanished_follower_can_come_back_and_loses_nothing(void)
 	send_follow(&follower, job, r.len);
 	while (follow_step(&follower, &r))
 		;
-	/*
-	 * Known defect: a line end that a program is just writing when QUIESCE stops
-	 * the terminal can be dropped by the kernel (see prompt.c). Nothing else may.
-	 */
-	CHECK(r.lost == 0 && r.job == job);
-	CHECK(r.len == 3088895 || r.len == 3088895 - 2);
+	CHECK(r.lost == 0 && r.job == job && r.len == 3088895);
 	free(r.output);
 	close(follower.fd);
 	connect_client(&init, &c);

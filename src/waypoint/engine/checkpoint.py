@@ -15,10 +15,11 @@ from waypoint.engine.obstacles import find_obstacles
 from waypoint.engine.platform import Platform
 from waypoint.errors import DumpFailed
 from waypoint.kernel.criu import CriuFailed
+from waypoint.kernel.pty import empty_terminals, refill_terminals
 from waypoint.log import Timeline
 from waypoint.model import Base, BranchRecord
 
-__all__ = ["discard_checkpoint", "prepare", "save"]
+__all__ = ["discard_checkpoint", "prepare", "resume_input", "save"]
 
 _NO_SPACE = os.strerror(errno.ENOSPC)
 
@@ -45,7 +46,8 @@ def save(
 
     ``quiesce`` makes init let go of its clients. The locks in ``hold`` are kept by CRIU too, until it has
     ended: if we die, nobody touches the branch before CRIU has let it go. When this returns or raises,
-    the branch runs. On failure parts of the checkpoint may exist: the caller discards it.
+    the branch runs. On failure parts of the checkpoint may exist and typed input may still be kept aside: the
+    caller calls discard_checkpoint() and resume_input().
     """
     layout = platform.layout
     layer, images = layout.layer(branch.incarnation), layout.images(checkpoint_id)
@@ -55,6 +57,7 @@ def save(
     def capture_files() -> None:
         with timeline.step("files"):
             platform.layers.capture(layer, layout.checkpoint_layer(checkpoint_id))
+        refill_terminals(branch.init_pid)
 
     try:
         with timeline.step("dump"), platform.criu_work(branch.session_id, checkpoint_id) as work:
@@ -65,7 +68,8 @@ def save(
                 root=layout.mount(branch.incarnation),
                 external=external_mounts(base, None),
                 hold=hold,
-                on_stopped=capture_files,
+                on_stopped=lambda: empty_terminals(branch.init_pid),
+                on_saved=capture_files,
             )
     except CriuFailed as error:
         where = f"branch {branch.name!r} of session {branch.session_id}"
@@ -76,6 +80,14 @@ def save(
         raise DumpFailed(where, reason, error.log_file) from error
     timeline.note("pause", statistics.pause_ms)
     return _size(images)
+
+
+def resume_input(branch: BranchRecord) -> None:
+    """Type again what a checkpoint that was cut off has taken out of the terminals. Done already is fine."""
+    try:
+        refill_terminals(branch.init_pid)
+    except ProcessLookupError:  # nobody is left to read it
+        return
 
 
 def discard_checkpoint(platform: Platform, checkpoint_id: str) -> None:

@@ -4,6 +4,7 @@ from waypoint.engine.incarnation import external_mounts, mount_root
 from waypoint.engine.platform import Platform
 from waypoint.errors import RestoreFailed
 from waypoint.kernel.criu import CriuFailed
+from waypoint.kernel.pty import refill_terminals
 from waypoint.log import Timeline
 from waypoint.model import Base, CheckpointRecord
 
@@ -32,6 +33,7 @@ def revive(
                 root=root,
                 cgroup=cgroup.path,
                 external=external_mounts(base, root),
+                on_restored=refill_terminals,
             )
     except CriuFailed as error:
         raise RestoreFailed(checkpoint.name, error.reason, error.log_file) from error

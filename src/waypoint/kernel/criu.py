@@ -1,8 +1,9 @@
 """CRIU over its RPC: save a process tree, bring one back.
 
-One worker (``criu swrk``) serves one request on a socket pair and notifies us on the way. Two of its
-notifications matter. At ``post-dump`` every task is still stopped and all that CRIU adds to the files
-(links to deleted files) is there: the moment to save the files, so that files and memory are one point.
+One worker (``criu swrk``) serves one request on a socket pair and notifies us on the way. Three of its
+notifications matter. At ``query-ext-files`` every task is stopped and nothing is saved yet. At ``post-dump`` they
+are still stopped and all that CRIU adds to the files (links to deleted files) is there: the moment to save
+the files, so that files and memory are one point. At ``post-restore`` all is back and nothing runs yet.
 At a restore CRIU itself runs in the branch's cgroup, so all it makes is born there: whatever happens to
 us, killing that cgroup removes a half-restored tree.
 
@@ -16,7 +17,7 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,7 @@ ERRORS_QUOTED = 2  # the first is the cause, later ones are its consequences
 # Field numbers of CRIU's rpc.proto.
 _REQ_TYPE, _REQ_OPTS, _REQ_NOTIFY_SUCCESS = 1, 2, 3
 _RESP_TYPE, _RESP_SUCCESS, _RESP_RESTORE, _RESP_NOTIFY = 1, 2, 4, 5
+_NOTIFY_SCRIPT, _NOTIFY_PID = 1, 2
 _TYPE_DUMP, _TYPE_RESTORE, _TYPE_NOTIFY = 1, 2, 6
 _OPT_IMAGES_FD, _OPT_PID, _OPT_LEAVE_RUNNING, _OPT_EXT_UNIX_SK, _OPT_TCP_ESTABLISHED = 1, 2, 3, 4, 5
 _OPT_FILE_LOCKS, _OPT_LOG_LEVEL, _OPT_LOG_FILE, _OPT_NOTIFY_SCRIPTS, _OPT_ROOT = 8, 9, 10, 12, 13
@@ -111,11 +113,13 @@ class Criu:
         external: Sequence[str] = (),
         hold: Sequence[int] = (),
         on_stopped: Callable[[], None],
+        on_saved: Callable[[], None],
     ) -> DumpStatistics:
         """Save the tree of ``pid`` into ``images`` and let it run on.
 
-        ``on_stopped`` is called while every task is stopped. The descriptors in ``hold`` stay open until
-        CRIU has ended, even if we die. However this ends, the tree runs again.
+        ``on_stopped`` is called when every task is stopped, ``on_saved`` when the processes are saved and before
+        any runs again. The descriptors in ``hold`` stay open until CRIU has ended, even if we die. However this
+        ends, the tree runs again.
         """
         fields: list[Field] = [(_OPT_PID, pid), (_OPT_LEAVE_RUNNING, True)]
         _, statistics = self._call(
@@ -127,14 +131,24 @@ class Criu:
             external=external,
             place=("--net", f"/proc/{pid}/ns/net"),
             hold=hold,
-            on_notify=lambda script: on_stopped() if script == "post-dump" else None,
+            on_notify={"query-ext-files": lambda _pid: on_stopped(), "post-dump": lambda _pid: on_saved()},
         )
         return statistics
 
     def restore(
-        self, *, images: Path, work: Path, root: Path, cgroup: Path, external: Sequence[str] = ()
+        self,
+        *,
+        images: Path,
+        work: Path,
+        root: Path,
+        cgroup: Path,
+        external: Sequence[str] = (),
+        on_restored: Callable[[int], None],
     ) -> int:
-        """Bring the tree in ``images`` back to life on ``root``, in a network of its own; return its pid."""
+        """Bring the tree in ``images`` back to life on ``root``, in a network of its own; return its pid.
+
+        ``on_restored`` is called with the pid before any task runs.
+        """
         pid, _ = self._call(
             _TYPE_RESTORE,
             [],
@@ -144,7 +158,7 @@ class Criu:
             external=external,
             place=("--net", "new", "--cgroup", os.fspath(cgroup)),
             hold=(),
-            on_notify=lambda _script: None,
+            on_notify={"post-restore": on_restored},
         )
         return pid
 
@@ -159,7 +173,7 @@ class Criu:
         external: Sequence[str],
         place: Sequence[str],
         hold: Sequence[int],
-        on_notify: Callable[[str], None],
+        on_notify: Mapping[str, Callable[[int], None]],
     ) -> tuple[int, DumpStatistics]:
         log_file = work / "criu.log"
         images_fd = os.open(images, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -231,7 +245,7 @@ def _await_end(worker: "Popen[bytes]", kind: int) -> None:
 
 
 def _converse(
-    peer: socket.socket, request: bytes, on_notify: Callable[[str], None]
+    peer: socket.socket, request: bytes, on_notify: Mapping[str, Callable[[int], None]]
 ) -> dict[int, int | bytes]:
     """Send ``request``, answer notifications, return the final answer.
 
@@ -247,9 +261,12 @@ def _converse(
         if answer.get(_RESP_TYPE) != _TYPE_NOTIFY:
             break
         notify = answer.get(_RESP_NOTIFY, b"")
-        script = decode(notify).get(1, b"") if isinstance(notify, bytes) else b""
+        fields = decode(notify) if isinstance(notify, bytes) else {}
+        script = fields.get(_NOTIFY_SCRIPT, b"")
         try:
-            on_notify(script.decode() if isinstance(script, bytes) else "")
+            action = on_notify.get(script.decode() if isinstance(script, bytes) else "")
+            if action is not None:
+                action(int(fields.get(_NOTIFY_PID, 0)))
         except Exception as error:  # noqa: BLE001 - raised below, after CRIU let the tasks go
             failure = error
         peer.sendall(encode([(_REQ_TYPE, _TYPE_NOTIFY), (_REQ_NOTIFY_SUCCESS, failure is None)]))

@@ -12,6 +12,7 @@ __all__ = [
     "MS_NOATIME",
     "MS_NODEV",
     "MS_NOSUID",
+    "duplicate_descriptor",
     "mount",
     "sync_file_system",
     "unmount",
@@ -21,7 +22,7 @@ MS_NOSUID = 2
 MS_NODEV = 4
 MS_NOATIME = 1024
 MNT_DETACH = 2
-
+_SYS_PIDFD_GETFD = 438  # the same on every architecture
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -54,6 +55,13 @@ def sync_file_system(path: Path) -> None:
         _check(_libc.syncfs(fd), os.fspath(path))
     finally:
         os.close(fd)
+
+
+def duplicate_descriptor(pidfd: int, number: int) -> int:
+    """pidfd_getfd(2): our own duplicate of another process's descriptor."""
+    fd: int = _libc.syscall(_SYS_PIDFD_GETFD, pidfd, number, 0)
+    _check(fd, f"descriptor {number}")
+    return fd
 
 
 def _check(result: int, path: str) -> None:

@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_all
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from waypoint.engine.checkpoint import discard_checkpoint, prepare, save
+from waypoint.engine.checkpoint import discard_checkpoint, prepare, resume_input, save
 from waypoint.engine.incarnation import destroy
 from waypoint.engine.launch import launch
 from waypoint.engine.restore import revive
@@ -141,24 +141,19 @@ def snapshot_branch(
             context.undoing(operation) as undo,
         ):
             undo.on_failure("drop the draft", lambda: discard_checkpoint(context.platform, checkpoint_id))
+            undo.on_failure("give typed input back", lambda: resume_input(branch))
             root = context.layout.mount(branch.incarnation)
             prepare(context.platform, branch, checkpoint_id, operation.timeline)
             with locked(context.gate_lock(session.id, branch_name), what=branch_name) as gate_fd:
-                try:
-                    memory_bytes = save(
-                        context.platform,
-                        session.base,
-                        branch,
-                        checkpoint_id,
-                        quiesce=lambda: _quiesce(root),
-                        hold=(lock_fd, gate_fd),
-                        timeline=operation.timeline,
-                    )
-                finally:
-                    # Init holds terminal output back from the quiesce until someone connects, or for half a
-                    # second: a failure here is not one of the checkpoint.
-                    with suppress(Broken):
-                        ShellClient(root).close()
+                memory_bytes = save(
+                    context.platform,
+                    session.base,
+                    branch,
+                    checkpoint_id,
+                    quiesce=lambda: _quiesce(root),
+                    hold=(lock_fd, gate_fd),
+                    timeline=operation.timeline,
+                )
             with operation.timeline.step("publish"):
                 checkpoint = CheckpointRecord(
                     id=checkpoint_id,

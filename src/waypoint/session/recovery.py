@@ -8,7 +8,7 @@ removing goes forward.
 
 import logging
 
-from waypoint.engine.checkpoint import discard_checkpoint
+from waypoint.engine.checkpoint import discard_checkpoint, resume_input
 from waypoint.engine.incarnation import destroy
 from waypoint.errors import Busy, NotFound
 from waypoint.model import OperationRecord, OperationStatus
@@ -60,6 +60,9 @@ def _settle(context: Context, operation_id: int) -> None:
         _remove_new(context, operation)
     elif operation.kind == "snapshot" and operation.checkpoint:
         discard_checkpoint(context.platform, operation.checkpoint)
+        branch = context.catalogue.branch(operation.session_id, operation.branch)
+        if context.is_running(branch):
+            resume_input(branch)
     elif operation.kind == "destroy" and operation.old_incarnation:
         remove_branch(context, operation.session_id, operation.branch, operation.old_incarnation)
     elif operation.kind == "cleanup":
