@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.crash import fail_at, killed_at, start_command
+from support.leaks import look_at_host
 from waypoint import Session, Waypoint
 from waypoint.errors import EngineError
 from waypoint.model import OperationStatus
@@ -198,11 +199,33 @@ def test_a_command_that_outlives_its_killed_caller_is_waited_for(session: Sessio
 def test_a_session_whose_removal_was_cut_off_is_removed_by_the_next_command(
     waypoint: Waypoint, state_dir: Path, workspace: Path, leaves_nothing_behind: None
 ) -> None:
-    session = waypoint.create(workspace)
-    session.snapshot("point")
-    assert killed_at(state_dir, 0, "cleanup", session.id)
-    with Waypoint(state_dir) as again:
-        assert again.sessions() == []
+    killed = 0
+    for number in range(STEPS_MAX):
+        session = waypoint.create(workspace)
+        session.snapshot("point")
+        session.fork("point")
+        if not killed_at(state_dir, number, "cleanup", session.id):
+            break
+        killed += 1
+        with Waypoint(state_dir) as again:
+            assert again.sessions() == []
+        assert look_at_host(state_dir).processes == frozenset()
+    assert killed >= 7
+
+
+def test_a_branch_whose_removal_was_cut_off_is_removed_by_the_next_command(
+    prepared: Session, state_dir: Path
+) -> None:
+    killed = 0
+    for number in range(STEPS_MAX):
+        prepared.fork("point", ids=["side"])
+        if not killed_at(state_dir, number, "destroy", f"{prepared.id}:side"):
+            break
+        killed += 1
+        with Waypoint(state_dir) as again:
+            assert [branch.name for branch in again.session(prepared.id).branches()] == ["main"]
+            assert_settled(again.session(prepared.id))
+    assert killed >= 2
 
 
 def test_a_session_whose_creation_was_cut_off_is_never_seen(

@@ -11,7 +11,7 @@ from waypoint.store.pool import unmount_pool
 
 __all__ = ["Holdings", "look_at_host", "sweep"]
 
-_KEPT_DIRECTORIES = ("mnt", "sessions", "work", "pool/branches", "pool/checkpoints")
+_KEPT_DIRECTORIES = ("locks", "mnt", "sessions", "work", "pool/branches", "pool/checkpoints")
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,16 @@ Read next: :mod:`waypoint.engine.checkpoint` and :mod:`waypoint.engine.restore`.
 import os
 import re
 import socket
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint.errors import EngineError
+from waypoint.kernel.criu_images import DumpStatistics, mend_foreground_groups, read_dump_statistics
 from waypoint.kernel.process import Popen, TimeoutExpired, run_tool, spawn
 from waypoint.kernel.protobuf import Field, decode, encode
 
-__all__ = ["Criu", "CriuFailed", "DumpStatistics", "digest_log", "read_dump_statistics"]
+__all__ = ["Criu", "CriuFailed", "digest_log"]
 
 ANSWER_TIMEOUT_S = 600.0  # writing tens of gigabytes of memory takes minutes; silence beyond this is a hang
 EXIT_TIMEOUT_S = 30.0
@@ -58,13 +58,6 @@ class CriuFailed(Exception):
         super().__init__(reason)
         self.reason = reason
         self.log_file = log_file
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DumpStatistics:
-    """What CRIU measured. The pause is from the first task stopped to all running again."""
-
-    pause_ms: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +126,7 @@ class Criu:
             hold=hold,
             on_notify={"query-ext-files": lambda _pid: on_stopped(), "post-dump": lambda _pid: on_saved()},
         )
+        mend_foreground_groups(images)
         return statistics
 
     def restore(
@@ -285,13 +279,3 @@ def digest_log(log_file: Path, out_file: Path) -> str:
                 errors.append(match[1])
     distinct = list(dict.fromkeys(errors))
     return "; ".join(distinct[:ERRORS_QUOTED]) or out_file.read_text(errors="replace").strip()
-
-
-def read_dump_statistics(path: Path) -> DumpStatistics:
-    # An image file: two magic words, the length of one message, the message.
-    raw = path.read_bytes()
-    (length,) = struct.unpack_from("<I", raw, 8)
-    entry = decode(raw[12 : 12 + length]).get(1, b"")
-    dump = decode(entry) if isinstance(entry, bytes) else {}
-    pause_us = int(dump.get(1, 0)) + int(dump.get(2, 0))
-    return DumpStatistics(pause_ms=pause_us / 1000)

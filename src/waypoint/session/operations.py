@@ -327,8 +327,7 @@ def destroy_branch(context: Context, session: SessionRecord, branch_name: str, *
         with context.operation(
             "destroy", session.id, branch_name, old_incarnation=branch.incarnation, removes=True
         ) as operation:
-            with operation.timeline.step("remove"):
-                remove_branch(context, session.id, branch_name, branch.incarnation)
+            remove_branch(context, session.id, branch_name, branch.incarnation, operation.timeline)
             context.end(operation, OperationStatus.DONE)
 
 
@@ -350,8 +349,7 @@ def cleanup_session(context: Context, session: SessionRecord, *, force: bool = F
                 lock = context.branch_lock(session.id, branch.name)
                 held.enter_context(locked(lock, what=what, wait=force, hint=hint))
             with context.operation("cleanup", session.id, "", removes=True) as operation:
-                with operation.timeline.step("remove"):
-                    remove_session(context, session.id)
+                remove_session(context, session.id, operation.timeline)
                 context.end(operation, OperationStatus.DONE)
         context.branch_lock(session.id, "").unlink(missing_ok=True)
 

@@ -11,6 +11,7 @@ import logging
 from waypoint.engine.checkpoint import discard_checkpoint, resume_input
 from waypoint.engine.incarnation import destroy
 from waypoint.errors import Busy, NotFound
+from waypoint.log import Timeline
 from waypoint.model import OperationRecord, OperationStatus
 from waypoint.session.context import Context
 from waypoint.session.removal import remove_branch, remove_session
@@ -19,6 +20,7 @@ from waypoint.store.lock import locked
 __all__ = ["recover_abandoned", "recover_branch"]
 
 log = logging.getLogger(__name__)
+RECOVERY = "recovery"
 
 
 def recover_abandoned(context: Context) -> None:
@@ -64,9 +66,11 @@ def _settle(context: Context, operation_id: int) -> None:
         if context.is_running(branch):
             resume_input(branch)
     elif operation.kind == "destroy" and operation.old_incarnation:
-        remove_branch(context, operation.session_id, operation.branch, operation.old_incarnation)
+        remove_branch(
+            context, operation.session_id, operation.branch, operation.old_incarnation, Timeline(RECOVERY)
+        )
     elif operation.kind == "cleanup":
-        remove_session(context, operation.session_id)
+        remove_session(context, operation.session_id, Timeline(RECOVERY))
     context.catalogue.end(
         operation.id, OperationStatus.RECOVERED, total_ms=operation.total_ms, phases_ms=operation.phases_ms
     )

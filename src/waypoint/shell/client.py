@@ -25,9 +25,12 @@ from waypoint.shell.protocol import (
     TerminalStatus,
     encode_follow,
     encode_frame,
+    encode_input,
     encode_run,
     encode_signal,
+    encode_stream,
     parse_error,
+    parse_output,
     parse_terminal,
 )
 
@@ -101,6 +104,16 @@ class ShellClient:
         """Send a signal to the foreground processes; the answer comes among the frames."""
         self.send(encode_signal(terminal, signal_number))
 
+    def type(self, terminal: str, data: bytes) -> None:
+        """Type ``data`` into the terminal, as if at its keyboard."""
+        self.ask(encode_input(terminal, data))
+
+    def stream(self, terminal: str) -> bytes:
+        """What the terminal has shown, as far back as init keeps it."""
+        self.send(encode_stream(terminal, 0))
+        frames = self._listing(Reply.OUTPUT, Reply.LOST)
+        return b"".join(parse_output(payload)[1] for kind, payload in frames if kind == Reply.OUTPUT)
+
     def ping(self) -> None:
         self.ask(encode_frame(Request.PING))
 
@@ -115,7 +128,7 @@ class ShellClient:
 
     def terminals(self) -> list[TerminalStatus]:
         self.send(encode_frame(Request.TERMINALS))
-        return [parse_terminal(payload) for payload in self._listing(Reply.TERMINAL)]
+        return [parse_terminal(payload) for _kind, payload in self._listing(Reply.TERMINAL)]
 
     def ask(self, frame: bytes, expected: int = Reply.OK) -> bytes:
         """Send a request and return the payload of its answer. Raises InitRefused."""
@@ -156,14 +169,16 @@ class ShellClient:
                 raise ConnectionLost
             self._reader.feed(data)
 
-    def _listing(self, item: int) -> Iterator[bytes]:
+    def _listing(self, *items: int) -> Iterator[tuple[int, bytes]]:
         while True:
             kind, payload = self.next_frame(ANSWER_TIMEOUT_S)
             if kind == Reply.END:
                 return
-            if kind != item:
-                raise ProtocolError(f"frame {kind:#x} instead of {item:#x}")
-            yield payload
+            if kind == Reply.ERROR:
+                raise InitRefused(*parse_error(payload))
+            if kind not in items:
+                raise ProtocolError(f"frame {kind:#x} in a list")
+            yield kind, payload
 
 
 def shell_error(refusal: InitRefused, where: str) -> ShellError:

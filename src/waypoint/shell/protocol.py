@@ -202,6 +202,14 @@ def encode_signal(terminal: str, signal_number: int) -> bytes:
     return encode_frame(Request.SIGNAL, _string(terminal) + bytes((signal_number,)))
 
 
+def encode_input(terminal: str, data: bytes) -> bytes:
+    return encode_frame(Request.INPUT, _string(terminal) + _blob(data))
+
+
+def encode_stream(terminal: str, offset: int) -> bytes:
+    return encode_frame(Request.STREAM, _string(terminal) + struct.pack("<Q", offset))
+
+
 def encode_resize(terminal: str, rows: int, columns: int) -> bytes:
     return encode_frame(Request.RESIZE, _string(terminal) + struct.pack("<HH", rows, columns))
 

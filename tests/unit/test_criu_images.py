@@ -1,0 +1,55 @@
+"""Mending CRIU's images, on images of our own making."""
+
+import struct
+from pathlib import Path
+
+from waypoint.kernel.criu_images import mend_foreground_groups
+from waypoint.kernel.protobuf import Field, decode, encode
+
+MAGIC = b"\x01\x02\x03\x04\x05\x06\x07\x08"
+
+
+def write_image(path: Path, *messages: list[Field]) -> bytes:
+    encoded = [encode(message) for message in messages]
+    raw = MAGIC + b"".join(struct.pack("<I", len(message)) + message for message in encoded)
+    path.write_bytes(raw)
+    return raw
+
+
+def foregrounds(path: Path) -> list[int | bytes]:
+    raw, at, found = path.read_bytes(), len(MAGIC), []
+    assert raw.startswith(MAGIC)
+    while at < len(raw):
+        (length,) = struct.unpack_from("<I", raw, at)
+        found.append(decode(raw[at + 4 : at + 4 + length])[7])
+        at += 4 + length
+    return found
+
+
+def test_only_a_group_that_is_gone_is_replaced_by_the_sessions_leader(tmp_path: Path) -> None:
+    write_image(tmp_path / "pstree.img", [(1, 1), (3, 1), (4, 1)], [(1, 300), (3, 300), (4, 300)])
+    terminals = tmp_path / "tty-info.img"
+    write_image(
+        terminals,
+        [(1, 1), (6, 300), (7, 300), (8, 5)],  # the shell itself
+        [(1, 2), (6, 300), (7, 4000), (9, b"modes")],  # nobody is left
+        [(1, 3), (6, 0), (7, 0)],  # no session: not a controlling terminal
+    )
+    mend_foreground_groups(tmp_path)
+    assert foregrounds(terminals) == [300, 300, 0]
+    assert b"modes" in terminals.read_bytes()
+
+
+def test_images_that_are_right_are_not_written(tmp_path: Path) -> None:
+    write_image(tmp_path / "pstree.img", [(1, 2), (3, 2), (4, 2)])
+    raw = write_image(tmp_path / "tty-info.img", [(1, 1), (6, 2), (7, 2)])
+    (tmp_path / "tty-info.img").chmod(0o400)
+    before = (tmp_path / "tty-info.img").stat().st_ino
+    mend_foreground_groups(tmp_path)
+    assert (tmp_path / "tty-info.img").read_bytes() == raw
+    assert (tmp_path / "tty-info.img").stat().st_ino == before
+
+
+def test_a_tree_without_terminals_has_nothing_to_mend(tmp_path: Path) -> None:
+    mend_foreground_groups(tmp_path)
+    assert list(tmp_path.iterdir()) == []
