@@ -1,5 +1,6 @@
 """Take branches and sessions away. Every step is idempotent: a removal that was cut off is run again."""
 
+import os
 import shutil
 
 from waypoint.engine.checkpoint import discard_checkpoint
@@ -13,13 +14,16 @@ __all__ = ["remove_branch", "remove_session"]
 def remove_branch(
     context: Context, session_id: str, branch: str, incarnation: str, timeline: Timeline
 ) -> None:
-    """End a branch's processes and remove its files, then all that names it."""
-    with timeline.step("branch"):
-        context.layout.live(session_id, branch).unlink(missing_ok=True)
-        destroy(context.platform, incarnation)
-    # The row goes after what it leads to: without it nobody would find that again.
+    """Remove a branch from the catalogue, then its processes and files, then all that names it.
+
+    Whoever follows a command in it thus learns that it was removed, not that it broke.
+    """
     with timeline.step("forget"):
         context.catalogue.remove_branch(session_id, branch)
+    with timeline.step("branch"):
+        destroy(context.platform, incarnation)
+    with timeline.step("names"):
+        context.layout.live(session_id, branch).unlink(missing_ok=True)
         context.remove_locks(session_id, branch)
 
 
@@ -29,6 +33,9 @@ def remove_session(context: Context, session_id: str, timeline: Timeline) -> Non
         context.catalogue.close_session(session_id)
     for branch in context.catalogue.branches(session_id):
         remove_branch(context, session_id, branch.name, branch.incarnation, timeline)
+    # A removal that was cut off has left links of branches which the catalogue no longer knows.
+    for link in context.layout.session(session_id).glob("*"):
+        remove_branch(context, session_id, link.name, os.readlink(link).rpartition("/")[2], timeline)
     for checkpoint in context.catalogue.checkpoints(session_id):
         with timeline.step("checkpoint"):
             discard_checkpoint(context.platform, checkpoint.id)
