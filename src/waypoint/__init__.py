@@ -7,7 +7,7 @@ they are first used, so that ``import waypoint`` costs next to nothing.
 TYPE_CHECKING = False  # see waypoint.errors
 if TYPE_CHECKING:
     from waypoint.errors import WaypointError
-    from waypoint.model import CheckpointRecord
+    from waypoint.model import CheckpointRecord, CopyResult
     from waypoint.session.command import CommandResult
     from waypoint.session.session import Branch, Session
     from waypoint.session.waypoint import Waypoint, open
@@ -16,6 +16,7 @@ __all__ = [
     "Branch",
     "CheckpointRecord",
     "CommandResult",
+    "CopyResult",
     "Session",
     "Waypoint",
     "WaypointError",
@@ -29,6 +30,7 @@ _WHERE = {
     "Branch": "session.session",
     "CheckpointRecord": "model",
     "CommandResult": "session.command",
+    "CopyResult": "model",
     "Session": "session.session",
     "Waypoint": "session.waypoint",
     "WaypointError": "errors",

@@ -11,6 +11,7 @@
     │   ├── Busy                5    someone else works on the branch (only with no-wait)
     │   ├── BranchReplaced      5    the branch was restored while a command ran in it
     │   └── Broken              6    the branch no longer answers
+    ├── CopyFailed              1    a file cannot be copied into or out of a branch
     ├── EngineError             6    the kernel or CRIU refused; the branch runs on as before
     │   ├── ForkIncomplete      6    some of several new branches could not be made; the others are there
     │   ├── DumpFailed          6
@@ -124,6 +125,18 @@ class Broken(SessionError):
 
     exit_code = 6
     code = "broken"
+
+
+class CopyFailed(WaypointError):
+    """A file cannot be copied. The branch runs on, and no file at the destination is half of the old and the new."""
+
+    code = "copy_failed"
+    hint = "what was at the destination is whole; see to the cause and copy again"
+
+    def __init__(self, path: str, reason: str, *, hint: str = "") -> None:
+        super().__init__(f"cannot copy {path!r}: {reason}", hint=hint)
+        self.path = path
+        self.reason = reason
 
 
 class EngineError(WaypointError):

@@ -10,6 +10,7 @@ __all__ = [
     "BaseKind",
     "BranchRecord",
     "CheckpointRecord",
+    "CopyResult",
     "ExtraMount",
     "OperationRecord",
     "OperationStatus",
@@ -95,3 +96,13 @@ class OperationRecord:
     old_incarnation: str | None = None
     checkpoint: str | None = None
     phases_ms: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyResult:
+    """What a copy into or out of a branch has copied; holes of files are not counted."""
+
+    files: int
+    directories: int
+    links: int
+    size_bytes: int

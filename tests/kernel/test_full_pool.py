@@ -53,3 +53,26 @@ def test_a_checkpoint_that_does_not_fit_fails_by_name_and_the_branch_goes_on(
             session.snapshot("fits")
         finally:
             session.cleanup(force=True)
+
+
+def test_a_copy_that_does_not_fit_fails_by_name_and_leaves_what_was_there(
+    small_state_dir: Path, workspace: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "large").write_bytes(os.urandom(100 << 20))
+    with Waypoint(small_state_dir) as waypoint:
+        session = waypoint.create(workspace)
+        try:
+            session.write_file("/srv/place/large", "old")
+            filler = small_state_dir / "pool" / "filler"
+            with open(filler, "wb") as out:
+                os.posix_fallocate(
+                    out.fileno(), 0, pool_usage(open_pool(small_state_dir)).free_bytes - (60 << 20)
+                )
+            for source in (tmp_path / "large", tmp_path):
+                with pytest.raises(PoolFull, match="no space left"):
+                    session.upload(source, "/srv/place/large" if source.is_file() else "/srv/place")
+                assert os.listdir(session.directory / "srv" / "place") == ["large"]
+                assert session.read_file("/srv/place/large") == b"old"
+            filler.unlink()
+        finally:
+            session.cleanup(force=True)

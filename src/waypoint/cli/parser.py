@@ -67,7 +67,7 @@ def _grammar() -> argparse.ArgumentParser:
     parser.set_defaults(state_dir=None, json=False, quiet=False, timings=False, verbose=False)
     parser.add_argument("--version", action="version", version=f"waypoint version {__version__}")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for add_verbs in (_host_verbs, _session_verbs, _checkpoint_verbs):
+    for add_verbs in (_host_verbs, _session_verbs, _checkpoint_verbs, _file_verbs):
         add_verbs(verbs, common)
     return parser
 
@@ -231,8 +231,44 @@ def _checkpoint_verbs(
     fork.add_argument("--id", metavar="ID", help="a name for the one new branch")
 
 
+COPY_RULES = """
+A path in a branch is SESSION[:BRANCH]:/PATH; everything else is a path on the host (write ./a:/b for a file
+of such a name). Also accepted: cp SESSION SRC DST, with the branch's side as BRANCH:/PATH.
+
+Missing directories are made. A file goes into a directory that is there, a directory is merged into it, and
+anything else is replaced at once. A link at the destination is replaced, not followed; end the path in / to
+follow one that leads to a directory. Contents and permission bits are kept, owners and times are not.
+Links, devices, sockets and FIFOs are refused. A single - is a tar stream: from standard input it is unpacked
+into the directory; to standard output its names begin with that of what is copied (with . for /PATH/.).
+"""
+
+
+def _file_verbs(verbs: "_SubParsersAction[argparse.ArgumentParser]", common: argparse.ArgumentParser) -> None:
+    cp = _add(
+        verbs,
+        common,
+        Verb("cp", "files", "cp"),
+        "copy files into a branch or out of it",
+        "waypoint cp ./app demo:/srv/app",
+        "waypoint cp demo:fork-1:/srv/app/result.json .",
+        "tar c . | waypoint cp - demo:/srv/app",
+        "waypoint cp demo:/srv/app - | tar t",
+    )
+    cp.description = f"{cp.description}\n{COPY_RULES}".rstrip()
+    cp.usage = "waypoint cp [options] SRC DST"
+    for name in ("SRC", "DST"):  # one by one: a list of all would not let an option stand in between
+        cp.add_argument("operands", action="append", metavar=name)
+    cp.add_argument("operands", action="append", nargs="?", help=argparse.SUPPRESS)
+    cp.add_argument("--links", action="store_true", help="copy symbolic links as links; none is followed")
+    _add_no_wait(cp)
+
+
 def _add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="SESSION[:BRANCH]", help="the branch; 'main' if none is said")
+    _add_no_wait(parser)
+
+
+def _add_no_wait(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-wait",
         dest="wait",

@@ -11,6 +11,7 @@ from waypoint.names import MAIN, parse_name
 from waypoint.session.command import CommandResult, run_command
 from waypoint.session.context import Context
 from waypoint.session.drawing import draw_tree
+from waypoint.session.files import BranchFiles
 from waypoint.session.operations import (
     check_new_names,
     cleanup_session,
@@ -27,7 +28,7 @@ FORKS_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(BranchFiles):
     """One live environment of a session."""
 
     session: "Session"
@@ -44,6 +45,9 @@ class Branch:
 
     def is_running(self) -> bool:
         return self.session.context.is_running(self.record)
+
+    def _where(self) -> tuple[Context, SessionRecord, str]:
+        return self.session.context, self.session.record, self.name
 
     def exec(
         self,
@@ -86,7 +90,7 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class Session(BranchFiles):
     """A base, a tree of checkpoints, and live branches. Its verbs act on the branch ``main``."""
 
     context: Context
@@ -103,6 +107,9 @@ class Session:
     @property
     def directory(self) -> Path:
         return self.main.directory
+
+    def _where(self) -> tuple[Context, SessionRecord, str]:
+        return self.main._where()
 
     def branch(self, name: str) -> Branch:
         """A live branch by name. Raises NotFound."""

@@ -2,7 +2,8 @@
 
 Each branch has three:
 
-* the *branch* lock, exclusive, for the length of a snapshot, restore, fork or destroy;
+* the *branch* lock, exclusive, for the length of a snapshot, restore, fork, destroy or copy into the branch,
+  and shared for that of a copy out of it;
 * the *gate*: shared while a client connects to init, exclusive while the branch is dumped. CRIU cannot
   save a connection whose other end is outside, so nobody may connect then;
 * one *terminal* lock for each terminal, exclusive while a command runs in its shell.
