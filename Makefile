@@ -19,8 +19,8 @@ STAMP := $(VENV)/.installed
 INIT := src/waypoint/_bin/waypoint-init
 
 # Debian packages by name: what the product needs, and what only its tests need.
-PACKAGES := btrfs-progs gcc make libc6-dev python3-venv util-linux iproute2 ca-certificates debian-archive-keyring
-TEST_PACKAGES := bash tmux vim redis-server curl python3 clang libclang-rt-14-dev procps
+PACKAGES := btrfs-progs gcc make libc6-dev python3-venv util-linux iproute2 ca-certificates debian-archive-keyring libvterm0 fonts-dejavu-core
+TEST_PACKAGES := bash zsh dash busybox tmux vim redis-server curl python3 clang libclang-rt-14-dev procps
 ifeq ($(shell command -v node),)
 TEST_PACKAGES += nodejs
 endif
@@ -109,5 +109,5 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py | packages
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed; say which with: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@[[ -x $(BIN)/python ]] || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,png]'
 	@touch $@

@@ -37,9 +37,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     What follows the first ``--`` of an exec is the command and is not looked at.
     """
     words, command = list(argv), None
-    if _verb_word(words) == "exec" and "--" in words:
+    verb = _verb_word(words)
+    if verb == "exec" and "--" in words:
         cut = words.index("--")
         words, command = words[:cut], words[cut + 1 :]
+    if verb == "init":
+        # The older `init --shell DIR` asks for a shell, which every session has; DIR is not the shell's name.
+        words = ["--shell=" if word == "--shell" else word for word in words]
     options = _grammar().parse_args(words)
     if command is not None:
         options.command = command
@@ -156,6 +160,12 @@ def _session_verbs(
     )
     init.add_argument("--base", metavar="host|DIR|NAME", help="the root file system below (default: host)")
     init.add_argument("--name", metavar="N", help="a name for the session, usable in place of its id")
+    init.add_argument(
+        "--shell",
+        nargs="?",
+        metavar="=NAME",
+        help="bash, zsh, dash, ash, sh or a path in the base (default: the first of these that it has)",
+    )
     exec_ = _add(
         verbs,
         common,

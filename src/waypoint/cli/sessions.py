@@ -19,6 +19,7 @@ def init(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
         options.directory or (os.getcwd() if options.base in (None, "host") else None),
         base=options.base,
         name=options.name,
+        shell=options.shell or None,
     )
     directory = os.fspath(session.directory)
     lines = ["Environment initialized!", f"Session ID: {session.id}"]

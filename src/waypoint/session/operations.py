@@ -38,7 +38,8 @@ from waypoint.session.context import Context, Operation
 from waypoint.session.recovery import recover_branch
 from waypoint.session.removal import remove_branch, remove_session
 from waypoint.shell.client import InitRefused, ShellClient
-from waypoint.shell.profile import BASH, UNATTENDED_ENV
+from waypoint.shell.profile import UNATTENDED_ENV, ShellProfile
+from waypoint.shell.selection import find_profile
 from waypoint.shell.terminal import DEFAULT_SIZE, WindowSize, open_terminal
 from waypoint.store.layout import new_id
 from waypoint.store.lock import locked, terminal_lock
@@ -74,6 +75,7 @@ def create_session(
     name: str | None,
     size: WindowSize = DEFAULT_SIZE,
     env: Mapping[str, str] | None = None,
+    shell: str | None = None,
 ) -> SessionRecord:
     """Make a session with a running branch ``main`` whose shell is ready."""
     if name is not None:
@@ -82,6 +84,7 @@ def create_session(
             raise AlreadyExists(
                 "session", name, hint=f"choose another name, or remove that session: waypoint cleanup {name}"
             )
+    profile = find_profile(base.path, shell)
     session = SessionRecord(
         id=new_id(8), name=name, base=base, workspace=workspace, created_at=time.time(), is_open=True
     )
@@ -95,7 +98,7 @@ def create_session(
         undo.on_failure("remove the branch", lambda: destroy(context.platform, incarnation))
         pid = launch(context.platform, base, incarnation, operation.timeline)
         with operation.timeline.step("shell"):
-            _open_shell(context.layout.mount(incarnation), workspace, size, env or {})
+            _open_shell(context.layout.mount(incarnation), profile, workspace, size, env or {})
         with operation.timeline.step("publish"):
             branch = BranchRecord(
                 session_id=session.id,
@@ -114,13 +117,16 @@ def create_session(
     return session
 
 
-def _open_shell(root: Path, workspace: str, size: WindowSize, env: Mapping[str, str]) -> None:
+def _open_shell(
+    root: Path, profile: ShellProfile, workspace: str, size: WindowSize, env: Mapping[str, str]
+) -> None:
     with ShellClient(root) as client:
         try:
-            open_terminal(client, MAIN, BASH, size=size, cwd=workspace, env={**UNATTENDED_ENV, **env})
+            open_terminal(client, MAIN, profile, size=size, cwd=workspace, env={**UNATTENDED_ENV, **env})
         except InitRefused as refusal:
             raise LaunchFailed(
-                f"cannot start the shell: {refusal}", hint="the base needs /bin/bash"
+                f"{profile.argv[0]}: {refusal}",
+                hint="does it run in the base? another can be chosen: --shell=NAME",
             ) from refusal
 
 

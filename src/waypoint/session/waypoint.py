@@ -57,16 +57,20 @@ class Waypoint:
         name: str | None = None,
         size: WindowSize = DEFAULT_SIZE,
         env: Mapping[str, str] | None = None,
+        shell: str | None = None,
     ) -> Session:
         """Create a session with a live branch ``main``.
 
         ``workspace`` is the directory the shell starts in, copy-on-write: the real one is never changed. If
         it is itself a root file system, it becomes the base. ``base`` is ``"host"`` (the default), a
-        directory, or the name of a base in the pool.
+        directory, or the name of a base in the pool. ``shell`` is ``"bash"``, ``"zsh"``, ``"dash"``, ``"ash"``,
+        ``"sh"`` or a path in the base; by default the first of these that the base has.
         """
         _ = self.context.platform  # mounts the pool if need be, which choosing a base looks at
         chosen, cwd = resolve_base(self.context.layout, workspace, base)
-        record = create_session(self.context, chosen, workspace=cwd, name=name, size=size, env=env)
+        record = create_session(
+            self.context, chosen, workspace=cwd, name=name, size=size, env=env, shell=shell
+        )
         return Session(self.context, record)
 
     def session(self, reference: str) -> Session:

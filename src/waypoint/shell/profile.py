@@ -2,13 +2,17 @@
 
 Before each prompt the shell reports ``$?`` into a FIFO and waits for init's word; init has then read all
 output of the command and nothing else. The command's text is a file that the shell sources. Nothing
-depends on text on the terminal.
+depends on text on the terminal. ``docs/shells.md`` says what is the same in every shell and what is not.
+
+Read next: :mod:`waypoint.shell.selection`, which finds the shell that a base has.
 """
 
+import dataclasses
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-__all__ = ["BASH", "SESSION_ENV", "UNATTENDED_ENV", "ShellProfile"]
+__all__ = ["ASH", "BASH", "DASH", "SESSION_ENV", "UNATTENDED_ENV", "ZSH", "ShellProfile"]
 
 # Programs that would wait for a person are told not to.
 UNATTENDED_ENV: Mapping[str, str] = {
@@ -37,7 +41,6 @@ SESSION_ENV: Mapping[str, str] = {
     "HOME": "/root",
     "USER": "root",
     "LOGNAME": "root",
-    "SHELL": "/bin/bash",
     "TERM": "xterm-256color",
     "LANG": "C.UTF-8",
 }
@@ -45,29 +48,60 @@ SESSION_ENV: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellProfile:
-    """One kind of shell. ``%DIR%`` in the texts stands for the terminal's directory of control files."""
+    """One kind of shell.
 
-    argv: tuple[str, ...]
+    In the texts ``%DIR%`` stands for the terminal's directory of control files and ``%PROGRAM%`` for the words
+    that start the shell. ``env`` is what the shell itself needs, whatever variables the user wants.
+    """
+
+    name: str
+    program: tuple[str, ...]
+    arguments: tuple[str, ...]
     rc: str
     run_line: str
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        return (*self.program, *self.arguments)
+
+    @property
+    def path(self) -> str:
+        """What the variable SHELL says. One program for all (``busybox``) is by itself no shell."""
+        return self.program[0] if len(self.program) == 1 else "/bin/sh"
+
+    def at(self, *program: str) -> "ShellProfile":
+        """The same kind of shell, started by these words."""
+        return dataclasses.replace(self, program=program)
 
     def for_terminal(self, terminal: str) -> "ShellProfile":
-        where = f"/.waypoint/{terminal}"
-        return ShellProfile(
-            argv=tuple(part.replace("%DIR%", where) for part in self.argv),
-            rc=self.rc.replace("%DIR%", where),
-            run_line=self.run_line.replace("%DIR%", where),
+        words = {"%DIR%": f"/.waypoint/{terminal}", "%PROGRAM%": shlex.join(self.program)}
+        return dataclasses.replace(
+            self,
+            arguments=tuple(_filled(argument, words) for argument in self.arguments),
+            rc=_filled(self.rc, words),
+            run_line=_filled(self.run_line, words),
+            env={name: _filled(value, words) for name, value in self.env.items()},
         )
+
+
+def _filled(text: str, words: Mapping[str, str]) -> str:
+    for mark, word in words.items():
+        text = text.replace(mark, word)
+    return text
 
 
 # __waypoint_end runs after each command: prompt tools (starship, direnv, …) may have replaced
 # PROMPT_COMMAND, and without our part in it the command would never be seen to end.
 BASH = ShellProfile(
-    argv=("/bin/bash", "--noprofile", "--rcfile", "%DIR%/rc", "--noediting", "-i"),
+    name="bash",
+    program=("/bin/bash",),
+    arguments=("--noprofile", "--rcfile", "%DIR%/rc", "--noediting", "-i"),
     rc="""\
 __waypoint_prompt() {
     builtin printf '%s\\n' "$?" >%DIR%/status
     builtin read -r _ <%DIR%/go
+    PS1= PS2=
 }
 __waypoint_end() {
     builtin local __waypoint_status="$?"
@@ -77,10 +111,118 @@ __waypoint_end() {
     esac
     builtin return "$__waypoint_status"
 }
+unset PROMPT_COMMAND PS1 PS2 HISTFILE
 PROMPT_COMMAND=__waypoint_prompt
 PS1= PS2= HISTCONTROL=ignoreboth
-unset HISTFILE
 set +H
 """,
     run_line=" . %DIR%/cmd; __waypoint_end\n",
+)
+
+# No startup file of zsh can be relied on: /etc/zshenv, which is always read, may send it elsewhere by ZDOTDIR.
+# So the rc is what the shell first reads as its input, in one piece, and then turns to the terminal.
+# Without zle it has no echo of its own. But then an interrupt at the prompt gives no new prompt, and the next
+# line is thrown away: TRAPINT reports in its place; while a command runs it changes nothing. The options keep
+# zsh from asking a person, from marking where a line did not end, and from ending background jobs with itself.
+ZSH = ShellProfile(
+    name="zsh",
+    program=("/bin/zsh",),
+    arguments=("-fc", "PS1= PS2= exec %PROGRAM% -fgi +Z +o promptsp <%DIR%/rc"),
+    rc="""\
+ {
+__waypoint_report() {
+    __waypoint_at=report
+    builtin local REPLY
+    builtin print -r -- "$1" >|%DIR%/status
+    builtin read -r <%DIR%/go
+    __waypoint_at=prompt
+}
+__waypoint_prompt() {
+    __waypoint_report "$?" 2>/dev/null
+}
+__waypoint_begin() {
+    __waypoint_at=command
+}
+__waypoint_end() {
+    {
+        __waypoint_at=report
+        builtin typeset -g +x __waypoint_interrupted=$TRY_BLOCK_INTERRUPT PS1= PS2= RPS1= RPS2=
+        TRY_BLOCK_INTERRUPT=0
+        builtin unsetopt zle promptsp
+        builtin typeset -ga precmd_functions preexec_functions
+        precmd_functions=(__waypoint_prompt "${precmd_functions[@]:#__waypoint_prompt}")
+        preexec_functions=(__waypoint_begin "${preexec_functions[@]:#__waypoint_begin}")
+    } 2>/dev/null
+}
+__waypoint_status() {
+    builtin set -- "$?"
+    [[ $__waypoint_interrupted = 0 ]] || builtin return 130
+    builtin return "$1"
+}
+TRAPINT() {
+    case $ZSH_EVAL_CONTEXT:$__waypoint_at in
+        *file*|*:command) builtin return 130 ;;
+        *:prompt) __waypoint_report 130 2>/dev/null ;;
+    esac
+    builtin return 0
+}
+unsetopt banghist bgnice checkjobs hup notify
+setopt rmstarsilent
+unset RPS1 RPS2
+typeset +x PS1 PS2
+precmd_functions=(__waypoint_prompt)
+preexec_functions=(__waypoint_begin)
+exec <&1
+}
+""",
+    run_line=" { . %DIR%/cmd; } always { __waypoint_end; }; __waypoint_status\n",
+)
+
+# The prompt is the only hook. PS1 has a value of its own while a command runs, which is gone with it however
+# it ends: so the hook stays whatever is done to PS1, and no program inherits it. `command` keeps the shell
+# alive after a syntax error; `&& :` lets a status other than 0 pass under `set -e`. A shell that is too old for
+# this (dash before 0.5.10, busybox before 1.30) ends at the test of both, not later in a user's hands.
+#
+# CRIU saves no descriptor of /dev/tty, which these shells keep for job control if they can open it. While it
+# is out of sight they take their standard error instead, which is the same terminal.
+_POSIX_RC = """\
+unset ENV
+PS1='$(kill -9 "$$")'
+PS1= command eval 'unset PS1
+)' 2>/dev/null
+[ "$PS1" ] || exit
+unset PS1
+__waypoint_hide() {
+    set -- "$?"
+    unset PS1
+    return "$1"
+}
+__waypoint_prompt() {
+    command printf '%s\\n' "$?" >%DIR%/status
+    %WAIT%
+}
+mv /dev/tty /dev/tty.waypoint 2>/dev/null && set -m
+mv /dev/tty.waypoint /dev/tty 2>/dev/null
+PS1='$({ __waypoint_prompt; } 2>/dev/null)' PS2=
+"""
+_POSIX_RUN_LINE = " PS1= command eval '__waypoint_hide && :; command . %DIR%/cmd'\n"
+
+DASH = ShellProfile(
+    name="dash",
+    program=("/bin/dash",),
+    arguments=("+m", "-i"),
+    rc=_POSIX_RC.replace("%WAIT%", "command read -r _ <%DIR%/go"),
+    run_line=_POSIX_RUN_LINE,
+    env={"ENV": "%DIR%/rc"},
+)
+
+# Most builds of busybox edit lines, with an echo of their own, when they read from standard input itself.
+# After an interrupt `read` never comes back in 1.38.0: a new process does it.
+ASH = ShellProfile(
+    name="ash",
+    program=("/bin/ash",),
+    arguments=("+m", "-i", "/dev/stdin"),
+    rc=_POSIX_RC.replace("%WAIT%", "exec %PROGRAM% -c 'read -r _ <%DIR%/go'"),
+    run_line=_POSIX_RUN_LINE,
+    env={"ENV": "%DIR%/rc"},
 )

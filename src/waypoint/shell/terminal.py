@@ -25,7 +25,7 @@ def open_terminal(
 ) -> None:
     """Start a shell; return when it has shown its first prompt. Raises InitRefused."""
     shell = profile.for_terminal(terminal)
-    environment = [f"{name}={value}" for name, value in {**SESSION_ENV, **env}.items()]
+    variables = {**SESSION_ENV, "SHELL": shell.path, **env, **shell.env}
     client.ask(
         encode_open(
             terminal,
@@ -37,6 +37,6 @@ def open_terminal(
             rc=shell.rc,
             run_line=shell.run_line,
             argv=shell.argv,
-            env=environment,
+            env=[f"{name}={value}" for name, value in variables.items()],
         )
     )
