@@ -43,16 +43,16 @@ static struct terminal *take_slot(struct server *s, struct bytes name)
 		if (t->used)
 			continue;
 		/* A closed terminal whose last output is still being read is the last choice. */
-		if (!slot || !follow_is_held(s, t))
+		if (!slot || !follow_is_held(s, &t->kept))
 			slot = t;
 	}
 	if (!slot)
 		return NULL;
-	ring_forget(&slot->ring);
+	ring_forget(terminal_ring(slot));
 	*slot = (struct terminal){
 		.used = true,
-		.generation = slot->generation + 1,
-		.ring = {.data = slot->ring.data},
+		.kept = {.generation = slot->kept.generation + 1,
+			.rings = {{.data = terminal_ring(slot)->data}}},
 		.input = slot->input,
 	};
 	memcpy(slot->name, name.data, name.len);
@@ -62,7 +62,6 @@ static struct terminal *take_slot(struct server *s, struct bytes name)
 
 static void answer_open(struct server *s, struct connection *c, struct request *request)
 {
-	struct open_request *open = &request->open;
 	struct terminal *t = find_terminal(s, request->name);
 	bool fresh = !t;
 	int err;
@@ -78,15 +77,15 @@ static void answer_open(struct server *s, struct connection *c, struct request *
 		return;
 	}
 	terminal_close(t);
-	t->uid = open->uid;
-	t->gid = open->gid;
+	t->uid = request->program.uid;
+	t->gid = request->program.gid;
 	t->rows = request->rows;
 	t->cols = request->cols;
-	memcpy(t->run_line, open->run_line.data, open->run_line.len);
-	t->run_line_len = open->run_line.len;
+	memcpy(t->run_line, request->run_line.data, request->run_line.len);
+	t->run_line_len = request->run_line.len;
 	t->reported = false;
 	t->report_len = 0;
-	err = shell_start(t, (unsigned int)(t - s->terminals), s->dir, open);
+	err = shell_start(t, (unsigned int)(t - s->terminals), s->dir, request);
 	if (err) {
 		terminal_close(t);
 		t->state = TERM_DEAD;
@@ -102,6 +101,7 @@ static void answer_open(struct server *s, struct connection *c, struct request *
 
 static void answer_run(struct server *s, struct connection *c, struct request *request)
 {
+	static const uint64_t from_the_first_byte[STREAMS];
 	struct terminal *t = need_live_terminal(s, c, request);
 	struct job *job;
 	struct writer w;
@@ -117,8 +117,8 @@ static void answer_run(struct server *s, struct connection *c, struct request *r
 		reply_error(c, ERR_BUSY, "the terminal is not at its prompt");
 		return;
 	}
-	if ((request->flags & RUN_FOLLOW) && c->job && !c->job_told) {
-		reply_error(c, ERR_BUSY, "this connection already follows a job");
+	if ((request->flags & RUN_FOLLOW) && connection_is_taken(c)) {
+		reply_error(c, ERR_BUSY, "this connection already follows, waits or watches");
 		return;
 	}
 	if (request->text.len > RUN_TEXT_MAX) {
@@ -131,7 +131,7 @@ static void answer_run(struct server *s, struct connection *c, struct request *r
 		return;
 	}
 	/* What is on its way now belongs to no job. */
-	terminal_read(t, follow_room(s, t));
+	terminal_read(t, follow_room(s, &t->kept, STREAM_OUTPUT));
 	if (!err)
 		err = terminal_type_run_line(t);
 	if (err) {
@@ -143,9 +143,9 @@ static void answer_run(struct server *s, struct connection *c, struct request *r
 		reply_error(c, ERR_LIMIT, "more than %d running jobs", JOBS_KEPT);
 		return;
 	}
-	job->start = t->ring.end;
+	job->start[STREAM_OUTPUT] = terminal_ring(t)->end;
 	job->slot = (unsigned int)(t - s->terminals);
-	job->generation = t->generation;
+	job->generation = t->kept.generation;
 	memcpy(job->terminal, t->name, sizeof(job->terminal));
 	t->job = job->id;
 	t->state = TERM_RUNNING;
@@ -153,26 +153,7 @@ static void answer_run(struct server *s, struct connection *c, struct request *r
 	put_u32(&w, job->id);
 	reply_end(c, &w);
 	if (request->flags & RUN_FOLLOW)
-		follow_start(s, c, job, 0);
-}
-
-static uint64_t job_length(struct server *s, const struct job *job)
-{
-	return (job->ended ? job->end : job_terminal(s, job)->ring.end) - job->start;
-}
-
-static void answer_follow(struct server *s, struct connection *c, struct request *request)
-{
-	struct job *job = job_find(&s->jobs, request->job);
-
-	if (!job)
-		reply_error(c, ERR_UNKNOWN_JOB, "no such job");
-	else if (c->job && !c->job_told)
-		reply_error(c, ERR_BUSY, "this connection already follows a job");
-	else if (request->offset > job_length(s, job))
-		reply_error(c, ERR_MALFORMED, "offset behind the end of the output");
-	else
-		follow_start(s, c, job, request->offset);
+		follow_start(s, c, job, from_the_first_byte);
 }
 
 static void answer_signal(struct server *s, struct connection *c, struct request *request)
@@ -183,10 +164,8 @@ static void answer_signal(struct server *s, struct connection *c, struct request
 	if (!t)
 		return;
 	err = request->signo ? terminal_signal(t, request->signo) : -EINVAL;
-	if (err == -EPERM)
-		reply_error(c, ERR_NOT_DELIVERED, "only the shell itself is in the foreground");
-	else if (err)
-		reply_error(c, ERR_NOT_DELIVERED, "%s", strerror(-err));
+	if (err)
+		reply_not_delivered(c, err);
 	else
 		reply_ok(c);
 }
@@ -215,6 +194,8 @@ static void answer_resize(struct server *s, struct connection *c, struct request
 
 	if (!t)
 		return;
+	/* What is on its way now was written at the old size. */
+	terminal_read(t, follow_room(s, &t->kept, STREAM_OUTPUT));
 	err = terminal_resize(t, request->rows, request->cols);
 	if (err)
 		reply_error(c, ERR_INTERNAL, "cannot resize: %s", strerror(-err));
@@ -222,68 +203,30 @@ static void answer_resize(struct server *s, struct connection *c, struct request
 		reply_ok(c);
 }
 
-static void answer_jobs(struct server *s, struct connection *c)
-{
-	struct writer w;
-
-	for (struct job *job = job_after(&s->jobs, 0); job; job = job_after(&s->jobs, job->id)) {
-		struct terminal *t = job_terminal(s, job);
-		uint64_t length = job_length(s, job);
-		uint64_t kept = t && t->ring.start > job->start ? t->ring.start - job->start : 0;
-
-		if (!t || kept > length)
-			kept = length;
-		reply_begin(c, &w, REP_JOB);
-		put_u32(&w, job->id);
-		put_str(&w, job->terminal, (uint32_t)strlen(job->terminal));
-		put_u8(&w, job->ended);
-		put_u8(&w, job->how);
-		put_u32(&w, (uint32_t)job->status);
-		put_u64(&w, length);
-		put_u64(&w, kept);
-		reply_end(c, &w);
-	}
-	reply_begin(c, &w, REP_END);
-	reply_end(c, &w);
-}
-
 static void answer_terminals(struct server *s, struct connection *c)
 {
 	struct writer w;
 
 	for (unsigned int i = 0; i < TERMINALS_MAX; i++) {
-		const struct terminal *t = &s->terminals[i];
-
-		if (!t->used)
-			continue;
-		reply_begin(c, &w, REP_TERMINAL);
-		put_str(&w, t->name, (uint32_t)strlen(t->name));
-		put_u8(&w, (uint8_t)t->state);
-		put_u32(&w, (uint32_t)t->shell);
-		put_u16(&w, t->rows);
-		put_u16(&w, t->cols);
-		put_u64(&w, t->ring.start);
-		put_u64(&w, t->ring.end);
-		put_u32(&w, t->job);
-		reply_end(c, &w);
+		if (s->terminals[i].used)
+			reply_terminal(c, &s->terminals[i]);
 	}
 	reply_begin(c, &w, REP_END);
 	reply_end(c, &w);
 }
 
-static void answer_stream(struct server *s, struct connection *c, struct request *request)
+static void answer_view(struct server *s, struct connection *c, struct request *request)
 {
 	struct terminal *t = find_terminal(s, request->name);
 
-	if (!t) {
+	if (!t)
 		reply_error(c, ERR_UNKNOWN_TERMINAL, "no such terminal");
-		return;
-	}
-	c->streaming = true;
-	c->stream_slot = (unsigned int)(t - s->terminals);
-	c->stream_generation = t->generation;
-	c->stream_pos = request->offset;
-	c->stream_end = t->ring.end;
+	else if (c->view.kind || (request->kind == REQ_WATCH && connection_is_taken(c)))
+		reply_error(c, ERR_BUSY, "this connection already follows, waits or watches");
+	else if (request->kind == REQ_WATCH)
+		view_watch(s, c, t, request->offset);
+	else
+		view_stream(s, c, t, request->offset);
 }
 
 static void answer_close(struct server *s, struct connection *c, struct request *request)
@@ -297,7 +240,7 @@ static void answer_close(struct server *s, struct connection *c, struct request 
 	}
 	terminal_kill(t);
 	if (t->master >= 0)
-		terminal_read(t, follow_room(s, t));
+		terminal_read(t, follow_room(s, &t->kept, STREAM_OUTPUT));
 	terminal_end_job(s, t, END_CLOSED, 0);
 	opener = connection_find(s, t->opener);
 	if (opener && opener->opening) {
@@ -305,6 +248,11 @@ static void answer_close(struct server *s, struct connection *c, struct request 
 		reply_error(opener, ERR_SHELL, "the terminal was closed");
 	}
 	terminal_close(t);
+	/* Before the ring is given back: viewers do not hold it. */
+	for (unsigned int i = 0; i < CONNECTIONS_MAX; i++) {
+		if (s->connections[i].fd >= 0)
+			connection_pump(s, &s->connections[i]);
+	}
 	t->used = false;
 	t->state = TERM_DEAD;
 	t->shell = 0;
@@ -315,10 +263,15 @@ static void answer_close(struct server *s, struct connection *c, struct request 
 
 static void answer_quiesce(struct server *s, struct connection *c)
 {
-	int fd;
+	for (unsigned int i = 0; i < CONNECTIONS_MAX; i++) {
+		int fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC);
 
-	while ((fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC)) >= 0)
+		if (fd < 0)
+			break;
 		close(fd);
+	}
+	/* Guests are saved with us, but better not in the midst of a connect. */
+	guests_accept(s);
 	for (unsigned int i = 0; i < CONNECTIONS_MAX; i++) {
 		struct connection *other = &s->connections[i];
 
@@ -330,7 +283,24 @@ static void answer_quiesce(struct server *s, struct connection *c)
 	c->deadline_ms = s->now_ms + FRAME_TIMEOUT_MS;
 }
 
-void answer(struct server *s, struct connection *c, struct request *request)
+static void answer_attend(struct connection *c)
+{
+	c->attending = true;
+	c->asked = 0;
+	reply_ok(c);
+}
+
+static void answer_answer(struct server *s, struct connection *c, struct request *request)
+{
+	if (request->text.len > ANSWER_TEXT_MAX)
+		reply_error(c, ERR_TOO_LARGE, "answer of more than %d bytes", ANSWER_TEXT_MAX);
+	else if (guests_answer(s, request->ask, request->status, request->text))
+		reply_error(c, ERR_UNKNOWN_ASK, "nobody waits for this answer");
+	else
+		reply_ok(c);
+}
+
+static void answer_at_once(struct server *s, struct connection *c, struct request *request)
 {
 	switch (request->kind) {
 	case REQ_OPEN:
@@ -350,12 +320,31 @@ void answer(struct server *s, struct connection *c, struct request *request)
 	case REQ_TERMINALS:
 		return answer_terminals(s, c);
 	case REQ_STREAM:
-		return answer_stream(s, c, request);
+	case REQ_WATCH:
+		return answer_view(s, c, request);
 	case REQ_CLOSE:
 		return answer_close(s, c, request);
 	case REQ_QUIESCE:
 		return answer_quiesce(s, c);
+	case REQ_SPAWN:
+		return answer_spawn(s, c, request);
+	case REQ_WAIT:
+		return answer_wait(s, c, request);
+	case REQ_KILL:
+		return answer_kill(s, c, request);
+	case REQ_ATTEND:
+		return answer_attend(c);
+	case REQ_ANSWER:
+		return answer_answer(s, c, request);
 	default:
 		return reply_ok(c);
 	}
+}
+
+bool answer(struct server *s, struct connection *c, struct request *request)
+{
+	if (request->kind == REQ_WRITE)
+		return answer_write(s, c, request);
+	answer_at_once(s, c, request);
+	return true;
 }

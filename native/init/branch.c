@@ -4,6 +4,7 @@
  * after the pivot touches any path, so that no symlink of the base can lead
  * back to the host.
  */
+#include "child.h"
 #include "fd.h"
 #include "modes.h"
 #include "namespace.h"
@@ -33,6 +34,7 @@ struct branch {
 	const char *cgroup;
 	const char *hostname;
 	int report_fd;
+	bool allow_self;
 };
 
 /* A failed step by name; the errno is kept beside it. */
@@ -108,16 +110,6 @@ static int mount_kernel_filesystems(void)
 	return err;
 }
 
-static int reset_signals(void)
-{
-	sigset_t none;
-
-	for (int signo = 1; signo < NSIG; signo++)
-		signal(signo, SIG_DFL); /* refused for KILL and STOP: they need no reset */
-	sigemptyset(&none);
-	return sigprocmask(SIG_SETMASK, &none, NULL) ? -errno : 0;
-}
-
 /* Leaves only /dev/null of the new root and the status pipe, at STATUS_FD. */
 static int replace_descriptors(int status_fd)
 {
@@ -153,9 +145,9 @@ static int start_session(void)
 	return setsid() < 0 ? -errno : 0;
 }
 
-static int exec_init(void)
+static int exec_init(bool allow_self)
 {
-	char *const argv[] = {"init", "--ready", "3", NULL};
+	char *const argv[] = {"init", "--ready", "3", allow_self ? "--allow-self" : NULL, NULL};
 	char *const environment[] = {NULL};
 
 	execve(INIT_PATH, argv, environment);
@@ -186,7 +178,7 @@ static struct failure become_init(const struct branch *branch, int *status_fd)
 	STEP("replace descriptors", replace_descriptors(*status_fd));
 	*status_fd = STATUS_FD;
 	STEP("drop capabilities", drop_capabilities());
-	STEP("exec " INIT_PATH, exec_init());
+	STEP("exec " INIT_PATH, exec_init(branch->allow_self));
 #undef STEP
 	return (struct failure){"exec", EINVAL};
 }
@@ -266,6 +258,7 @@ static int parse_options(int argc, char **argv, struct branch *branch)
 		{"cgroup", required_argument, NULL, 'c'},
 		{"hostname", required_argument, NULL, 'h'},
 		{"report", required_argument, NULL, 'f'},
+		{"allow-self", no_argument, NULL, 's'},
 		{0},
 	};
 	int option;
@@ -279,6 +272,8 @@ static int parse_options(int argc, char **argv, struct branch *branch)
 			branch->hostname = optarg;
 		else if (option == 'f')
 			branch->report_fd = atoi(optarg);
+		else if (option == 's')
+			branch->allow_self = true;
 		else
 			return -EINVAL;
 	}

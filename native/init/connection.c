@@ -4,11 +4,21 @@
 #include "version.h"
 
 #include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+
+/* Does it wait for something that may come at any time? */
+static bool is_engaged(const struct connection *c)
+{
+	return c->follow.job || c->waits || c->view.kind || c->opening || c->spawning ||
+	       c->writing || c->attending;
+}
+
+bool connection_is_taken(const struct connection *c)
+{
+	return (c->follow.job && !c->follow.told) || c->waits || c->view.kind == VIEW_WATCH;
+}
 
 static struct connection *find_place(struct server *s)
 {
@@ -19,7 +29,7 @@ static struct connection *find_place(struct server *s)
 
 		if (c->fd < 0)
 			return c;
-		if (!c->job && !c->opening && (!idle || c->last_active < idle->last_active))
+		if (!is_engaged(c) && (!idle || c->last_active < idle->last_active))
 			idle = c;
 	}
 	if (idle)
@@ -54,6 +64,7 @@ void connection_close(struct server *s, struct connection *c)
 {
 	follow_hold(s, c);
 	close_fd(&c->fd);
+	s->again = true; /* others may have waited for this */
 	/* `out` lies right behind `in`: one call gives both back. */
 	madvise(c->in, IN_SIZE + OUT_SIZE, MADV_DONTNEED);
 }
@@ -105,11 +116,9 @@ void connection_flush(struct server *s, struct connection *c)
 		c->last_active = ++s->activity;
 	}
 	c->out_at = 0;
-	if (c->job_told) {
-		c->job = 0;
-		c->job_told = false;
-	}
-	if (c->closing || (c->eof && !c->in_len && !c->job && !c->streaming && !c->opening))
+	if (c->follow.told)
+		follow_finish(s, c);
+	if (c->closing || (c->eof && !c->in_len && !is_engaged(c)))
 		connection_close(s, c);
 }
 
@@ -121,9 +130,10 @@ static void refuse(struct server *s, struct connection *c, enum error_code code,
 	c->deadline_ms = s->now_ms + FRAME_TIMEOUT_MS;
 }
 
+/* Later requests wait for the answer to an earlier one. */
 static bool is_paused(const struct connection *c)
 {
-	return c->closing || c->opening || c->streaming ||
+	return c->closing || c->opening || c->spawning || c->view.kind == VIEW_STREAM ||
 	       c->out_len > OUT_STREAM_MAX + FRAME_REPLY_MAX;
 }
 
@@ -149,8 +159,8 @@ static size_t serve_one(struct server *s, struct connection *c, size_t at)
 			c, ERR_LIMIT, "more than %d arguments or %d variables", ARGS_MAX, ENV_MAX);
 	else if (err)
 		refuse(s, c, ERR_MALFORMED, "malformed request");
-	else
-		answer(s, c, request);
+	else if (!answer(s, c, request))
+		return 0;
 	return frame.size;
 }
 
@@ -174,56 +184,25 @@ void connection_serve(struct server *s, struct connection *c)
 		c->in_len = 0;
 		return;
 	}
-	memmove(c->in, c->in + at, c->in_len - at);
+	if (at > 0)
+		memmove(c->in, c->in + at, c->in_len - at);
 	c->in_len -= at;
 	if (largest > FRAME_CHUNK_MAX && c->in_len < PAGE)
 		madvise(c->in + PAGE, IN_SIZE - PAGE, MADV_DONTNEED);
-	if (c->in_len == 0 || is_paused(c))
+	if (c->in_len == 0 || is_paused(c) || c->writing)
 		c->deadline_ms = 0;
 	else if (c->deadline_ms == 0)
 		c->deadline_ms = s->now_ms + FRAME_TIMEOUT_MS;
 	/* The rest of a frame will never come. */
-	if (c->eof && c->in_len && !is_paused(c))
+	if (c->eof && c->in_len && !is_paused(c) && !c->writing)
 		c->in_len = 0;
 }
 
-void reply_begin(struct connection *c, struct writer *w, uint8_t kind)
+void connection_pump(struct server *s, struct connection *c)
 {
-	if (c->out_at > 0) {
-		memmove(c->out, c->out + c->out_at, c->out_len);
-		c->out_at = 0;
-	}
-	*w = (struct writer){.buf = c->out, .cap = OUT_SIZE, .len = c->out_len};
-	frame_begin(w, kind);
-}
-
-void reply_end(struct connection *c, struct writer *w)
-{
-	/* Cannot fail: is_paused() and OUT_STREAM_MAX leave room for any reply. */
-	if (frame_end(w))
-		c->closing = true;
-	c->out_len = w->len;
-}
-
-void reply_ok(struct connection *c)
-{
-	struct writer w;
-
-	reply_begin(c, &w, REP_OK);
-	reply_end(c, &w);
-}
-
-void reply_error(struct connection *c, enum error_code code, const char *format, ...)
-{
-	char text[256];
-	struct writer w;
-	va_list args;
-
-	va_start(args, format);
-	vsnprintf(text, sizeof(text), format, args);
-	va_end(args);
-	reply_begin(c, &w, REP_ERROR);
-	put_u16(&w, (uint16_t)code);
-	put_str(&w, text, (uint32_t)strlen(text));
-	reply_end(c, &w);
+	if (c->closing)
+		return;
+	view_pump(s, c);
+	follow_pump(s, c);
+	guests_pump(s, c);
 }

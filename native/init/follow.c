@@ -1,22 +1,32 @@
 /*
- * Output on its way from a ring to a connection. A follower holds its terminal
- * back: the PTY is not read further than the ring reaches beyond what the
- * slowest follower was sent, so the command waits as on a slow terminal.
+ * Output on its way from a ring to those who follow a job. A follower holds the
+ * program back: terminal or pipe is not read further than the ring reaches
+ * beyond what the slowest follower was sent, so the program waits as on a slow
+ * terminal.
  */
 #include "server.h"
-
-#include <string.h>
-
-struct terminal *job_terminal(struct server *s, const struct job *job)
-{
-	struct terminal *t = &s->terminals[job->slot];
-
-	return t->generation == job->generation ? t : NULL;
-}
 
 static uint64_t min_u64(uint64_t a, uint64_t b)
 {
 	return a < b ? a : b;
+}
+
+struct kept *job_kept(struct server *s, const struct job *job)
+{
+	struct kept *kept = job->kind == JOB_ISOLATED ? &s->isolated[job->slot].kept
+						      : &s->terminals[job->slot].kept;
+
+	return kept->generation == job->generation ? kept : NULL;
+}
+
+static uint64_t job_end_of(struct server *s, const struct job *job, enum stream which)
+{
+	return job->ended ? job->end[which] : job_kept(s, job)->rings[which].end;
+}
+
+uint64_t job_length(struct server *s, const struct job *job, enum stream which)
+{
+	return job_end_of(s, job, which) - job->start[which];
 }
 
 /*
@@ -24,28 +34,46 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
  * end of a connection and asks for that part again. May be too low, never too
  * high.
  */
-static uint64_t sent_position(const struct connection *c, const struct job *job)
+static uint64_t sent_position(const struct connection *c, enum stream which)
 {
+	uint64_t pos = c->follow.pos[which];
 	uint64_t unsure = c->out_len ? c->out_len + FRAME_CHUNK_MAX : 0;
 
-	return c->pos - min_u64(unsure, c->pos - job->start);
+	return pos - min_u64(unsure, pos - c->follow.start[which]);
 }
 
-void follow_start(struct server *s, struct connection *c, struct job *job, uint64_t offset)
+static bool follows(const struct connection *c, const struct kept *kept)
 {
-	struct terminal *t = job_terminal(s, job);
+	return c->fd >= 0 && c->follow.job && c->follow.kept == kept &&
+	       c->follow.generation == kept->generation;
+}
+
+void follow_start(struct server *s, struct connection *c, const struct job *job,
+	const uint64_t offset[STREAMS])
+{
+	struct follower *f = &c->follow;
 	struct hold *mine = NULL;
 
-	c->job = job->id;
-	c->pos = job->start + offset;
-	c->job_told = false;
-	if (!t)
+	if (f->told)
+		follow_finish(s, c);
+	*f = (struct follower){.job = job->id, .kept = job_kept(s, job)};
+	for (unsigned int i = 0; i < STREAMS; i++) {
+		f->start[i] = job->start[i];
+		f->pos[i] = job->start[i] + offset[i];
+	}
+	if (!f->kept)
 		return;
+	f->generation = f->kept->generation;
 	/* Of several vanished followers this is the one that was furthest, but not further. */
 	for (unsigned int i = 0; i < HOLDS_MAX; i++) {
-		struct hold *hold = &t->holds[i];
+		struct hold *hold = &f->kept->holds[i];
 
-		if (hold->job == job->id && hold->pos <= c->pos && (!mine || hold->pos > mine->pos))
+		if (hold->job != job->id || hold->pos[STREAM_OUTPUT] > f->pos[STREAM_OUTPUT] ||
+			hold->pos[STREAM_ERROR] > f->pos[STREAM_ERROR])
+			continue;
+		if (!mine || hold->pos[STREAM_OUTPUT] > mine->pos[STREAM_OUTPUT] ||
+			(hold->pos[STREAM_OUTPUT] == mine->pos[STREAM_OUTPUT] &&
+				hold->pos[STREAM_ERROR] > mine->pos[STREAM_ERROR]))
 			mine = hold;
 	}
 	if (mine)
@@ -54,15 +82,15 @@ void follow_start(struct server *s, struct connection *c, struct job *job, uint6
 
 void follow_hold(struct server *s, struct connection *c)
 {
-	struct job *job = job_find(&s->jobs, c->job);
-	struct terminal *t = job ? job_terminal(s, job) : NULL;
+	struct follower *f = &c->follow;
 	struct hold *hold = NULL;
+	uint32_t job = f->job;
 
-	c->job = 0;
-	if (!t)
+	f->job = 0;
+	if (!job || !f->kept || f->kept->generation != f->generation)
 		return;
 	for (unsigned int i = 0; i < HOLDS_MAX; i++) {
-		struct hold *other = &t->holds[i];
+		struct hold *other = &f->kept->holds[i];
 
 		if (!other->job) {
 			hold = other;
@@ -71,56 +99,70 @@ void follow_hold(struct server *s, struct connection *c)
 		if (!hold || other->deadline_ms < hold->deadline_ms)
 			hold = other;
 	}
-	*hold = (struct hold){
-		.job = job->id,
-		.pos = sent_position(c, job),
-		.deadline_ms = s->now_ms + HOLD_MS,
-	};
+	*hold = (struct hold){.job = job, .deadline_ms = s->now_ms + HOLD_MS};
+	for (unsigned int i = 0; i < STREAMS; i++)
+		hold->pos[i] = sent_position(c, i);
+}
+
+static void expire_holds(struct server *s, struct kept *kept)
+{
+	for (unsigned int i = 0; i < HOLDS_MAX; i++) {
+		if (kept->holds[i].job && kept->holds[i].deadline_ms <= s->now_ms)
+			kept->holds[i].job = 0;
+	}
 }
 
 void follow_expire(struct server *s)
 {
-	for (unsigned int i = 0; i < TERMINALS_MAX; i++) {
-		for (unsigned int k = 0; k < HOLDS_MAX; k++) {
-			struct hold *hold = &s->terminals[i].holds[k];
-
-			if (hold->job && hold->deadline_ms <= s->now_ms)
-				hold->job = 0;
-		}
+	for (unsigned int i = 0; i < TERMINALS_MAX; i++)
+		expire_holds(s, &s->terminals[i].kept);
+	for (unsigned int i = 0; i < ISOLATED_PLACES; i++) {
+		if (s->isolated[i].state != ISOLATED_FREE)
+			expire_holds(s, &s->isolated[i].kept);
 	}
 }
 
-static uint64_t slowest_position(const struct server *s, const struct terminal *t)
+static uint64_t slowest_position(const struct server *s, const struct kept *kept, enum stream which)
 {
-	uint64_t slowest = t->ring.end;
+	const struct ring *ring = &kept->rings[which];
+	uint64_t slowest = ring->end;
 
 	for (unsigned int i = 0; i < CONNECTIONS_MAX; i++) {
 		const struct connection *c = &s->connections[i];
-		const struct job *job;
 
-		if (c->fd < 0 || !c->job)
-			continue;
-		job = job_find((struct job_table *)&s->jobs, c->job);
-		if (job && &s->terminals[job->slot] == t && job->generation == t->generation)
-			slowest = min_u64(slowest, sent_position(c, job));
+		if (follows(c, kept))
+			slowest = min_u64(slowest, sent_position(c, which));
 	}
 	for (unsigned int i = 0; i < HOLDS_MAX; i++) {
-		if (t->holds[i].job)
-			slowest = min_u64(slowest, t->holds[i].pos);
+		if (kept->holds[i].job)
+			slowest = min_u64(slowest, kept->holds[i].pos[which]);
 	}
-	/* One who came too late for its first bytes must not stop the command for them. */
-	return slowest < t->ring.start ? t->ring.start : slowest;
+	/* One who came too late for its first bytes must not stop the program for them. */
+	return slowest < ring->start ? ring->start : slowest;
 }
 
-bool follow_is_held(const struct server *s, const struct terminal *t)
+bool follow_is_held(const struct server *s, const struct kept *kept)
 {
-	return slowest_position(s, t) < t->ring.end;
+	for (unsigned int i = 0; i < STREAMS; i++) {
+		if (slowest_position(s, kept, i) < kept->rings[i].end)
+			return true;
+	}
+	return false;
 }
 
-uint64_t follow_room(const struct server *s, const struct terminal *t)
+bool follow_is_live(const struct server *s, const struct kept *kept)
 {
-	uint64_t slowest = slowest_position(s, t);
-	uint64_t ahead = t->ring.end - slowest;
+	for (unsigned int i = 0; i < CONNECTIONS_MAX; i++) {
+		if (follows(&s->connections[i], kept))
+			return true;
+	}
+	return false;
+}
+
+uint64_t follow_room(const struct server *s, const struct kept *kept, enum stream which)
+{
+	uint64_t slowest = slowest_position(s, kept, which);
+	uint64_t ahead = kept->rings[which].end - slowest;
 
 	/* Nobody waits for what the ring holds: all of it may be overwritten. */
 	if (ahead == 0)
@@ -128,94 +170,62 @@ uint64_t follow_room(const struct server *s, const struct terminal *t)
 	return ahead < RING_SIZE ? RING_SIZE - ahead : 0;
 }
 
-static void send_lost(struct connection *c, uint64_t from, uint64_t to)
+static void pump_followed(struct server *s, struct connection *c)
 {
-	struct writer w;
-
-	reply_begin(c, &w, REP_LOST);
-	put_u64(&w, from);
-	put_u64(&w, to);
-	reply_end(c, &w);
-}
-
-/*
- * Queues what lies between *pos and `end` of the stream; offsets are told
- * relative to `base`. Without a terminal nothing is kept any more.
- */
-static void send_range(
-	struct connection *c, struct terminal *t, uint64_t base, uint64_t *pos, uint64_t end)
-{
-	uint64_t kept = t ? t->ring.start : end;
-
-	while (*pos < end && c->out_len <= OUT_STREAM_MAX) {
-		const uint8_t *data;
-		struct writer w;
-		size_t len;
-
-		if (*pos < kept) {
-			uint64_t to = min_u64(kept, end);
-
-			send_lost(c, *pos - base, to - base);
-			*pos = to;
-			continue;
-		}
-		data = ring_peek(&t->ring, *pos, &len);
-		len = (size_t)min_u64(min_u64(len, end - *pos), FRAME_CHUNK_MAX);
-		reply_begin(c, &w, REP_OUTPUT);
-		put_u64(&w, *pos - base);
-		put_bytes(&w, data, len);
-		reply_end(c, &w);
-		*pos += len;
-	}
-}
-
-static void pump_job(struct server *s, struct connection *c)
-{
-	struct job *job = job_find(&s->jobs, c->job);
-	struct terminal *t;
-	struct writer w;
-	uint64_t end;
+	struct follower *f = &c->follow;
+	struct job *job = job_find(&s->jobs, f->job);
+	struct kept *kept;
+	bool more;
 
 	if (!job) {
-		c->job = 0;
+		f->job = 0;
 		reply_error(c, ERR_UNKNOWN_JOB, "the job is no longer kept");
 		return;
 	}
-	t = job_terminal(s, job);
-	end = job->ended ? job->end : t->ring.end;
-	send_range(c, t, job->start, &c->pos, end);
-	if (!job->ended || c->pos < end || c->out_len > OUT_STREAM_MAX)
+	kept = job_kept(s, job);
+	/* In turns: a flood of one stream must not keep the other from being read. */
+	do {
+		more = false;
+		for (unsigned int i = 0; i < STREAMS; i++)
+			more |= reply_piece(c, kept ? &kept->rings[i] : NULL, i, f->start[i],
+				&f->pos[i], job_end_of(s, job, i));
+	} while (more);
+	if (!job->ended || c->out_len > OUT_STREAM_MAX)
 		return;
-	reply_begin(c, &w, REP_ENDED);
-	put_u32(&w, job->id);
-	put_u8(&w, job->how);
-	put_u32(&w, (uint32_t)job->status);
-	put_u64(&w, job->end - job->start);
-	reply_end(c, &w);
-	c->job_told = true;
+	reply_job_ended(c, job);
+	f->told = true;
 }
 
-static void pump_stream(struct server *s, struct connection *c)
+static void pump_waited(struct server *s, struct connection *c)
 {
-	struct terminal *t = &s->terminals[c->stream_slot];
-	struct writer w;
+	struct job *job = job_find(&s->jobs, c->waits);
 
-	if (t->generation != c->stream_generation)
-		t = NULL;
-	send_range(c, t, 0, &c->stream_pos, c->stream_end);
-	if (c->stream_pos < c->stream_end || c->out_len > OUT_STREAM_MAX)
+	if (c->out_len > OUT_STREAM_MAX || (job && !job->ended))
 		return;
-	reply_begin(c, &w, REP_END);
-	reply_end(c, &w);
-	c->streaming = false;
+	c->waits = 0;
+	if (job)
+		reply_job_ended(c, job);
+	else
+		reply_error(c, ERR_UNKNOWN_JOB, "the job is no longer kept");
 }
 
 void follow_pump(struct server *s, struct connection *c)
 {
-	if (c->closing)
+	if (c->follow.job && !c->follow.told)
+		pump_followed(s, c);
+	if (c->waits)
+		pump_waited(s, c);
+}
+
+void follow_finish(struct server *s, struct connection *c)
+{
+	struct job *job = job_find(&s->jobs, c->follow.job);
+	struct isolated *p = job ? job_isolated(s, job) : NULL;
+
+	c->follow.job = 0;
+	c->follow.told = false;
+	if (!p)
 		return;
-	if (c->streaming)
-		pump_stream(s, c);
-	if (c->job && !c->job_told)
-		pump_job(s, c);
+	p->had_all = true;
+	s->again = true;
 }

@@ -27,6 +27,13 @@ enum request_kind {
 	REQ_CLOSE,
 	REQ_QUIESCE,
 	REQ_PING,
+	REQ_SPAWN,
+	REQ_WRITE,
+	REQ_WAIT,
+	REQ_KILL,
+	REQ_WATCH,
+	REQ_ATTEND,
+	REQ_ANSWER,
 };
 
 enum reply_kind {
@@ -40,6 +47,9 @@ enum reply_kind {
 	REP_JOB,
 	REP_TERMINAL,
 	REP_END,
+	REP_ERROR_OUTPUT,
+	REP_RESIZED,
+	REP_ASK,
 };
 
 enum error_code {
@@ -55,6 +65,8 @@ enum error_code {
 	ERR_SHELL,
 	ERR_NOT_DELIVERED,
 	ERR_INTERNAL,
+	ERR_STDIN_CLOSED,
+	ERR_UNKNOWN_ASK,
 };
 
 struct bytes {

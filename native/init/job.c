@@ -44,10 +44,11 @@ struct job *job_after(struct job_table *table, uint32_t id)
 	return next;
 }
 
-void job_end(struct job *job, uint64_t end, enum end_how how, int32_t status)
+void job_end(struct job *job, const uint64_t end[STREAMS], enum end_how how, int32_t status)
 {
 	job->ended = true;
-	job->end = end;
+	for (unsigned int i = 0; i < STREAMS; i++)
+		job->end[i] = end[i];
 	job->how = (uint8_t)how;
 	job->status = status;
 }

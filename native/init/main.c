@@ -1,8 +1,9 @@
 /*
- * waypoint-init: one static program, three modes.
+ * waypoint-init: one static program, four modes.
  *   branch  host side: namespaces, mounts, pivot; ends as process 1 of a new branch
  *   enter   host side: runs a program (CRIU) in a branch's network namespace
  *   init    process 1 of a branch: terminals and jobs behind a socket
+ *   here    inside a branch: asks the host for a checkpoint; also under the name waypoint-here
  */
 #include "modes.h"
 #include "version.h"
@@ -13,18 +14,29 @@
 static int usage(void)
 {
 	fputs("usage: waypoint-init branch --root DIR --cgroup DIR --hostname NAME --report FD\n"
+	      "                            [--allow-self]\n"
 	      "       waypoint-init enter [--net new|PATH] [--cgroup DIR] [--kdat FILE]\n"
 	      "                           [--save-kdat FILE] -- CMD ARGS...\n"
-	      "       waypoint-init init [--dir DIR] [--any-peer]\n"
+	      "       waypoint-init init [--dir DIR] [--any-peer] [--allow-self]\n"
+	      "       waypoint-init here [--dir DIR] snapshot [NAME]\n"
 	      "       waypoint-init --version\n",
 		stderr);
 	return 2;
+}
+
+static const char *base_name(const char *path)
+{
+	const char *slash = strrchr(path, '/');
+
+	return slash ? slash + 1 : path;
 }
 
 int main(int argc, char **argv)
 {
 	if (argc > 0 && strcmp(argv[0], "init") == 0)
 		return init_main(argc, argv);
+	if (argc > 0 && strcmp(base_name(argv[0]), "waypoint-here") == 0)
+		return here_main(argc, argv);
 	if (argc < 2)
 		return usage();
 	if (strcmp(argv[1], "init") == 0)
@@ -33,6 +45,8 @@ int main(int argc, char **argv)
 		return branch_main(argc - 1, argv + 1);
 	if (strcmp(argv[1], "enter") == 0)
 		return enter_main(argc - 1, argv + 1);
+	if (strcmp(argv[1], "here") == 0)
+		return here_main(argc - 1, argv + 1);
 	if (strcmp(argv[1], "--version") == 0) {
 		printf("waypoint-init %s protocol %d\n", PROGRAM_VERSION, PROTOCOL_VERSION);
 		return 0;

@@ -3,4 +3,5 @@
 
 int branch_main(int argc, char **argv);
 int enter_main(int argc, char **argv);
+int here_main(int argc, char **argv);
 int init_main(int argc, char **argv);

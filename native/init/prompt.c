@@ -14,10 +14,11 @@
 void terminal_end_job(struct server *s, struct terminal *t, enum end_how how, int32_t status)
 {
 	struct job *job = job_find(&s->jobs, t->job);
+	uint64_t end[STREAMS] = {terminal_ring(t)->end};
 
 	t->job = 0;
 	if (job)
-		job_end(job, t->ring.end, how, status);
+		job_end(job, end, how, status);
 }
 
 static void answer_opener(struct server *s, struct terminal *t)
@@ -95,7 +96,7 @@ void terminal_advance(struct server *s, struct terminal *t)
 		terminal_flush_input(t);
 	/* The report first: the PTY is then read at a time after it was written. */
 	terminal_read_report(t);
-	drained = terminal_read(t, follow_room(s, t));
+	drained = terminal_read(t, follow_room(s, &t->kept, STREAM_OUTPUT));
 	if (drained && t->reported)
 		settle_report(s, t);
 	else if (drained && t->died)

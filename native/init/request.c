@@ -23,8 +23,8 @@ bool is_terminal_name(struct bytes name)
 		if (!is_alnum(c) && c != '.' && c != '_' && c != '-')
 			return false;
 	}
-	/* A terminal's directory stands beside these two files of ours. */
-	return !equals(name, "init") && !equals(name, "sock");
+	/* A terminal's directory stands beside these files of ours. */
+	return !equals(name, "init") && !equals(name, "sock") && !equals(name, "here");
 }
 
 static int read_list(struct reader *body, char **list, uint32_t max)
@@ -44,28 +44,48 @@ static int read_list(struct reader *body, char **list, uint32_t max)
 	return 0;
 }
 
+static int read_program(struct reader *body, struct program *program)
+{
+	int err = read_list(body, program->argv, ARGS_MAX);
+
+	if (!err)
+		err = read_list(body, program->env, ENV_MAX);
+	if (!err && !program->argv[0])
+		err = -EBADMSG;
+	return err;
+}
+
 static int parse_open(struct reader *body, struct request *request)
 {
-	struct open_request *open = &request->open;
+	struct program *program = &request->program;
 	int err;
 
 	request->name = read_str(body);
 	request->rows = read_u16(body);
 	request->cols = read_u16(body);
-	open->uid = read_u32(body);
-	open->gid = read_u32(body);
-	open->cwd = read_cstr(body);
-	open->rc = read_str(body);
-	open->run_line = read_str(body);
-	err = read_list(body, open->argv, ARGS_MAX);
-	if (!err)
-		err = read_list(body, open->env, ENV_MAX);
+	program->uid = read_u32(body);
+	program->gid = read_u32(body);
+	program->cwd = read_cstr(body);
+	request->rc = read_str(body);
+	request->run_line = read_str(body);
+	err = read_program(body, program);
 	if (err)
 		return err;
-	if (!is_terminal_name(request->name) || !open->argv[0] || open->argv[0][0] != '/' ||
-		open->run_line.len == 0 || open->run_line.len > RUN_LINE_MAX)
+	if (!is_terminal_name(request->name) || program->argv[0][0] != '/' ||
+		request->run_line.len == 0 || request->run_line.len > RUN_LINE_MAX)
 		return -EBADMSG;
 	return 0;
+}
+
+static int parse_spawn(struct reader *body, struct request *request)
+{
+	struct program *program = &request->program;
+
+	request->flags = read_u8(body);
+	program->uid = read_u32(body);
+	program->gid = read_u32(body);
+	program->cwd = read_cstr(body);
+	return read_program(body, program);
 }
 
 int request_parse(struct frame *frame, struct request *request)
@@ -86,6 +106,7 @@ int request_parse(struct frame *frame, struct request *request)
 	case REQ_FOLLOW:
 		request->job = read_u32(body);
 		request->offset = read_u64(body);
+		request->error_offset = read_u64(body);
 		break;
 	case REQ_SIGNAL:
 		request->name = read_str(body);
@@ -101,15 +122,37 @@ int request_parse(struct frame *frame, struct request *request)
 		request->cols = read_u16(body);
 		break;
 	case REQ_STREAM:
+	case REQ_WATCH:
 		request->name = read_str(body);
 		request->offset = read_u64(body);
 		break;
 	case REQ_CLOSE:
 		request->name = read_str(body);
 		break;
+	case REQ_SPAWN:
+		err = parse_spawn(body, request);
+		break;
+	case REQ_WRITE:
+		request->job = read_u32(body);
+		request->offset = read_u64(body);
+		request->text = read_str(body);
+		break;
+	case REQ_WAIT:
+		request->job = read_u32(body);
+		break;
+	case REQ_KILL:
+		request->job = read_u32(body);
+		request->signo = read_u8(body);
+		break;
+	case REQ_ANSWER:
+		request->ask = read_u32(body);
+		request->status = read_u8(body);
+		request->text = read_str(body);
+		break;
 	case REQ_JOBS:
 	case REQ_TERMINALS:
 	case REQ_QUIESCE:
+	case REQ_ATTEND:
 	case REQ_PING:
 		break;
 	default:

@@ -9,14 +9,17 @@
 #define RUN_LINE_MAX 1024
 #define RUN_TEXT_MAX (1024 * 1024)
 
-enum { RUN_FOLLOW = 1 };
+/* The offset of a WRITE that goes after all others. */
+#define WRITE_AT_END UINT64_MAX
 
-struct open_request {
+enum { RUN_FOLLOW = 1 };
+enum { SPAWN_FOLLOW = 1, SPAWN_STDIN = 2, SPAWN_KEEP = 4 };
+
+/* What to run and as whom. */
+struct program {
 	uint32_t uid;
 	uint32_t gid;
 	char *cwd;
-	struct bytes rc;
-	struct bytes run_line;
 	char *argv[ARGS_MAX + 1];
 	char *env[ENV_MAX + 1];
 };
@@ -25,18 +28,23 @@ struct request {
 	uint8_t kind;
 	uint8_t flags;
 	uint8_t signo;
+	uint8_t status;
 	uint16_t rows;
 	uint16_t cols;
 	uint32_t job;
+	uint32_t ask;
 	uint64_t offset;
+	uint64_t error_offset;
 	struct bytes name;
 	struct bytes text;
-	struct open_request open;
+	struct bytes rc;
+	struct bytes run_line;
+	struct program program;
 };
 
 /*
- * Strings of an OPEN are terminated in place, so a frame is decoded only once.
- * 0, -EBADMSG (not a request), or -E2BIG (too many arguments or variables).
+ * Strings of a program are terminated in place, so such a frame is decoded only
+ * once. 0, -EBADMSG (not a request), or -E2BIG (too many arguments or variables).
  */
 int request_parse(struct frame *frame, struct request *request);
 bool is_terminal_name(struct bytes name);

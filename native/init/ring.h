@@ -1,5 +1,5 @@
 /*
- * The last RING_SIZE bytes of a terminal's stream. Offsets are absolute and
+ * The last RING_SIZE bytes of a stream. Offsets are absolute and
  * only grow; a byte lives at offset modulo RING_SIZE.
  */
 #pragma once
@@ -8,6 +8,8 @@
 #include <stdint.h>
 
 #define RING_SIZE (1024 * 1024)
+/* One source fills at most so much of it in one turn of the loop. */
+#define READ_BUDGET (256 * 1024)
 
 struct ring {
 	uint8_t *data; /* RING_SIZE bytes, page-aligned */

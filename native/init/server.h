@@ -5,9 +5,14 @@
  */
 #pragma once
 
+#include "guest.h"
+#include "isolated.h"
 #include "job.h"
+#include "leftover.h"
 #include "request.h"
 #include "terminal.h"
+
+#include <poll.h>
 
 #define CONNECTIONS_MAX 64
 /* Parts of one mapping are given back alone: a multiple of every page size there is. */
@@ -21,8 +26,45 @@
 #define OPEN_TIMEOUT_MS	 15000
 #define HOLD_MS		 5000
 
+/* One that gets the output of a job, from some place on, and its end. */
+struct follower {
+	uint32_t job; /* 0: none */
+	struct kept *kept;
+	uint32_t generation;
+	uint64_t start[STREAMS]; /* of the job */
+	uint64_t pos[STREAMS];
+	bool told; /* ENDED is queued; the place is kept until it is sent */
+};
+
+enum view_kind {
+	VIEW_NONE = 0,
+	VIEW_STREAM, /* up to `end` */
+	VIEW_WATCH,  /* until the terminal is closed */
+};
+
+/* What a watcher is told when it changes. */
+struct terminal_facts {
+	enum terminal_state state;
+	uint16_t rows;
+	uint16_t cols;
+	uint32_t job;
+};
+
+/* One that gets the stream of a terminal, whatever runs in it. */
+struct viewer {
+	enum view_kind kind;
+	unsigned int slot;
+	uint32_t generation;
+	uint64_t pos;
+	uint64_t end;
+	uint32_t size; /* number of the last size told; 0: none */
+	struct terminal_facts told;
+	uint64_t tell_at; /* a change is told behind the output before it; UINT64_MAX: none */
+};
+
 struct connection {
-	int fd; /* -1: free */
+	int fd;		   /* -1: free */
+	unsigned int poll; /* its entry in this turn; 0: none */
 	uint64_t serial;
 	uint64_t last_active;
 	uint8_t *in;
@@ -33,17 +75,15 @@ struct connection {
 	uint64_t deadline_ms; /* of an incomplete frame or a last flush; 0: none */
 	bool eof;
 	bool closing;
-	bool opening; /* an OPEN waits for its first prompt */
-
-	uint32_t job; /* followed; 0: none */
-	uint64_t pos;
-	bool job_told; /* ENDED is queued; the place is kept until it is sent */
-
-	bool streaming;
-	unsigned int stream_slot;
-	uint32_t stream_generation;
-	uint64_t stream_pos;
-	uint64_t stream_end;
+	bool opening;	     /* an OPEN waits for its first prompt */
+	bool spawning;	     /* a SPAWN waits for its exec */
+	bool writing;	     /* the first frame of `in` is a WRITE that waits for room */
+	uint64_t write_from; /* where in the input its bytes belong */
+	bool attending;	     /* gets what guests ask */
+	uint32_t asked;	     /* the last ask it was sent */
+	uint32_t waits;	     /* for the end of this job; 0: none */
+	struct follower follow;
+	struct viewer view;
 };
 
 /*
@@ -53,21 +93,53 @@ struct connection {
  */
 #define CLOCK_STEP_MS 1000
 
+enum { TERMINAL_POLLS = 3 };
+#define POLLS_MAX                                                                                  \
+	(3 + CONNECTIONS_MAX + TERMINAL_POLLS * TERMINALS_MAX + ISOLATED_POLLS * ISOLATED_PLACES + \
+		GUESTS_MAX + LEFTOVERS_MAX)
+
+/*
+ * The kernel gives the lowest free number, and a terminal takes its fixed ones
+ * without asking: stdio, wake-up pipe, listeners and /dev/null; two FIFOs and
+ * the exec status of each terminal; a few for the length of a call.
+ */
+_Static_assert(8 + CONNECTIONS_MAX + 3 * TERMINALS_MAX + GUESTS_MAX + 16 <= TERMINAL_FDS_FIRST,
+	"descriptors would run into those of the terminals");
+_Static_assert(TERMINAL_FDS_FIRST + TERMINAL_FDS * TERMINALS_MAX <= ISOLATED_FDS_FIRST,
+	"descriptors of isolated jobs would run into those of the terminals");
+_Static_assert(JOBS_KEPT > ISOLATED_MAX + TERMINALS_MAX, "a new job always finds a place");
+
 struct server {
 	const char *dir;
 	bool any_peer;
 	int listener;
 	int wake;
+	int null_fd;
 	uint64_t now_ms;
 	uint64_t kernel_ms;
 	uint64_t serial;
 	uint64_t activity;
 	bool again; /* work is left that no descriptor will announce */
+	struct pollfd polls[POLLS_MAX];
+	unsigned int polled;
 	struct job_table jobs;
 	struct terminal terminals[TERMINALS_MAX];
+	/* A place is not touched before its first use: that would make it resident. */
+	struct isolated isolated[ISOLATED_PLACES];
+	uint8_t *isolated_memory; /* ISOLATED_MEMORY for each */
+	struct leftovers leftovers;
+	struct guests guests;
 	struct connection connections[CONNECTIONS_MAX];
 	struct request request;
 };
+
+/* wait.c */
+enum { POLL_WAKE = 0, POLL_LISTENER, POLL_GUESTS };
+void clock_start(struct server *s);
+/* Sleeps until a descriptor or a deadline is due, and sets the clock. */
+void wait_for_events(struct server *s);
+/* What the last wait found for an entry; 0 if it had none. */
+short events_of(const struct server *s, unsigned int poll);
 
 /* connection.c */
 void connection_open(struct server *s, int fd);
@@ -75,26 +147,78 @@ void connection_close(struct server *s, struct connection *c);
 void connection_receive(struct server *s, struct connection *c);
 void connection_flush(struct server *s, struct connection *c);
 void connection_serve(struct server *s, struct connection *c);
+/* Queues whatever the connection is to be told, as far as its buffer allows. */
+void connection_pump(struct server *s, struct connection *c);
+struct connection *connection_find(struct server *s, uint64_t serial);
+/* Does it follow, wait or watch already? Output of two sources could not be told apart. */
+bool connection_is_taken(const struct connection *c);
+
+/* reply.c */
 void reply_begin(struct connection *c, struct writer *w, uint8_t kind);
 void reply_end(struct connection *c, struct writer *w);
 void reply_ok(struct connection *c);
 void reply_error(struct connection *c, enum error_code code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-struct connection *connection_find(struct server *s, uint64_t serial);
+/* `err` is that of terminal_signal() or kill(). */
+void reply_not_delivered(struct connection *c, int err);
+void reply_job_ended(struct connection *c, const struct job *job);
+void reply_terminal(struct connection *c, struct terminal *t);
+/*
+ * One frame, OUTPUT or LOST, of what lies between *pos and `end`; false if there
+ * was none to queue. Offsets are told relative to `base`. Without a ring nothing
+ * is kept any more.
+ */
+bool reply_piece(struct connection *c, const struct ring *ring, enum stream which, uint64_t base,
+	uint64_t *pos, uint64_t end);
 
 /* follow.c */
-struct terminal *job_terminal(struct server *s, const struct job *job);
-void follow_start(struct server *s, struct connection *c, struct job *job, uint64_t offset);
-/* Queues output for the connection as far as its buffer allows. */
+/* Where the job's output is kept, or NULL if that place has been taken by others. */
+struct kept *job_kept(struct server *s, const struct job *job);
+uint64_t job_length(struct server *s, const struct job *job, enum stream which);
+void follow_start(struct server *s, struct connection *c, const struct job *job,
+	const uint64_t offset[STREAMS]);
 void follow_pump(struct server *s, struct connection *c);
+/* ENDED has been sent. */
+void follow_finish(struct server *s, struct connection *c);
 void follow_hold(struct server *s, struct connection *c);
 void follow_expire(struct server *s);
-/* How many bytes of the terminal may be read without loss for any follower. */
-uint64_t follow_room(const struct server *s, const struct terminal *t);
-bool follow_is_held(const struct server *s, const struct terminal *t);
+/* How many bytes of the stream may be read without loss for any follower. */
+uint64_t follow_room(const struct server *s, const struct kept *kept, enum stream which);
+/* Does anyone, gone or not, still want what is kept? */
+bool follow_is_held(const struct server *s, const struct kept *kept);
+/* Is a follower connected? */
+bool follow_is_live(const struct server *s, const struct kept *kept);
 
-/* answer.c */
-void answer(struct server *s, struct connection *c, struct request *request);
+/* view.c */
+void view_stream(struct server *s, struct connection *c, struct terminal *t, uint64_t offset);
+void view_watch(struct server *s, struct connection *c, struct terminal *t, uint64_t offset);
+void view_pump(struct server *s, struct connection *c);
+
+/* lifecycle.c */
+/* A place for a new job, or NULL if ISOLATED_MAX run. */
+struct isolated *isolated_take(struct server *s);
+/* Where the job runs or its output is kept; NULL if it is not isolated or no longer there. */
+struct isolated *job_isolated(struct server *s, const struct job *job);
+void isolated_advance(struct server *s, struct isolated *p);
+
+/* guest.c */
+void guests_accept(struct server *s);
+void guests_advance(struct server *s);
+/* Sends the connection what it was not asked yet. */
+void guests_pump(struct server *s, struct connection *c);
+/* 0, or -ENOENT if nobody waits for this answer. */
+int guests_answer(struct server *s, uint32_t ask, uint8_t status, struct bytes text);
+
+/* answer.c; false if the request must wait and is to be served again. */
+bool answer(struct server *s, struct connection *c, struct request *request);
+
+/* answer_job.c */
+void answer_follow(struct server *s, struct connection *c, struct request *request);
+void answer_jobs(struct server *s, struct connection *c);
+void answer_spawn(struct server *s, struct connection *c, struct request *request);
+bool answer_write(struct server *s, struct connection *c, struct request *request);
+void answer_wait(struct server *s, struct connection *c, struct request *request);
+void answer_kill(struct server *s, struct connection *c, struct request *request);
 
 /* prompt.c */
 void terminal_advance(struct server *s, struct terminal *t);

@@ -1,11 +1,10 @@
 /* Starting a shell on a terminal, and the files through which it talks to us. */
+#include "child.h"
 #include "fd.h"
 #include "terminal.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <grp.h>
-#include <signal.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -141,25 +140,13 @@ int shell_write_command(const struct terminal *t, const char *dir, struct bytes 
 	return write_file(t, fd, "cmd", text);
 }
 
-static int drop_to_user(uid_t uid, gid_t gid)
+static int become_shell(const struct terminal *t, const char *pts, struct program *program)
 {
-	if (uid == geteuid() && gid == getegid())
-		return 0;
-	if (setgroups(0, NULL) || setgid(gid) || setuid(uid))
-		return -errno;
-	return 0;
-}
-
-static int become_shell(const struct terminal *t, const char *pts, struct open_request *open_req)
-{
-	sigset_t none;
-	int err;
+	int err = reset_signals();
 	int fd;
 
-	for (int signo = 1; signo < NSIG; signo++)
-		signal(signo, SIG_DFL);
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
+	if (err)
+		return err;
 	if (setsid() < 0)
 		return -errno;
 	fd = open(pts, O_RDWR);
@@ -175,19 +162,18 @@ static int become_shell(const struct terminal *t, const char *pts, struct open_r
 	err = drop_to_user(t->uid, t->gid);
 	if (err)
 		return err;
-	if (chdir(open_req->cwd) && chdir("/"))
+	if (chdir(program->cwd) && chdir("/"))
 		return -errno;
-	execve(open_req->argv[0], open_req->argv, open_req->env);
+	execve(program->argv[0], program->argv, program->env);
 	return -errno;
 }
 
-int shell_start(
-	struct terminal *t, unsigned int slot, const char *dir, struct open_request *open_req)
+int shell_start(struct terminal *t, unsigned int slot, const char *dir, struct request *request)
 {
 	auto_close int exec_write = -1;
 	char pts[64];
 	int ends[2];
-	int err = make_control_files(t, dir, open_req->rc);
+	int err = make_control_files(t, dir, request->rc);
 
 	if (!err)
 		err = terminal_open_pty(t, slot, pts, sizeof(pts));
@@ -201,7 +187,7 @@ int shell_start(
 	if (t->shell < 0)
 		return -errno;
 	if (t->shell == 0) {
-		err = -become_shell(t, pts, open_req);
+		err = -become_shell(t, pts, &request->program);
 		if (write(exec_write, &err, sizeof(err)) < 0)
 			_exit(126);
 		_exit(127);

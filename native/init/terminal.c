@@ -18,7 +18,6 @@
  */
 #define PTY_BUFFERED_MAX (64 * 1024)
 #define LITERAL_NEXT	 0x16
-#define READ_BUDGET	 (256 * 1024)
 #define SPLICE_SIZE	 4096 /* the line discipline never has more */
 
 void terminal_clear(struct terminal *t)
@@ -100,11 +99,12 @@ int terminal_open_pty(struct terminal *t, unsigned int slot, char *path, size_t 
  */
 int terminal_read(struct terminal *t, uint64_t room)
 {
+	struct ring *ring = terminal_ring(t);
 	size_t budget = READ_BUDGET;
 
 	while (room > 0 && budget > 0) {
 		size_t space;
-		uint8_t *to = ring_space(&t->ring, &space);
+		uint8_t *to = ring_space(ring, &space);
 		ssize_t got;
 
 		if (space > room)
@@ -120,7 +120,7 @@ int terminal_read(struct terminal *t, uint64_t room)
 				continue;
 			return 1;
 		}
-		ring_commit(&t->ring, (size_t)got);
+		ring_commit(ring, (size_t)got);
 		t->read_since += (size_t)got;
 		room -= (uint64_t)got;
 		budget -= (size_t)got < budget ? (size_t)got : budget;
@@ -291,6 +291,7 @@ int terminal_resize(struct terminal *t, uint16_t rows, uint16_t cols)
 		return -errno;
 	t->rows = rows;
 	t->cols = cols;
+	sizes_note(&t->sizes, terminal_ring(t)->end, rows, cols);
 	return 0;
 }
 

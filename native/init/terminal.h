@@ -5,14 +5,13 @@
  */
 #pragma once
 
-#include "job.h"
+#include "kept.h"
 #include "request.h"
-#include "ring.h"
+#include "sizes.h"
 
 #include <sys/types.h>
 
 #define TERMINALS_MAX 8
-#define HOLDS_MAX     8
 #define INPUT_MAX     (64 * 1024)
 
 enum terminal_state {
@@ -40,18 +39,11 @@ enum terminal_fd {
 	FD_INPUT_WRITE,
 };
 
-/* Keeps the place of a follower that vanished, so that it can come back. */
-struct hold {
-	uint32_t job; /* 0: free */
-	uint64_t pos;
-	uint64_t deadline_ms;
-};
-
 struct terminal {
 	bool used;
+	unsigned int poll; /* the first of its entries in this turn; 0: none */
 	char name[NAME_MAX_LEN + 1];
 	enum terminal_state state;
-	uint32_t generation;
 	pid_t shell;
 	int master;
 	int slave;
@@ -82,16 +74,21 @@ struct terminal {
 	uint64_t open_deadline_ms;
 	uint64_t opener; /* serial of the connection that waits for the first prompt; 0: none */
 
-	struct ring ring;
+	struct kept kept;
+	struct size_history sizes;
 	uint8_t *input; /* INPUT_MAX bytes not yet taken by the PTY */
 	size_t input_len;
-	struct hold holds[HOLDS_MAX];
 };
 
 void terminal_clear(struct terminal *t);
 /* Closes PTY and FIFOs; the ring stays. */
 void terminal_close(struct terminal *t);
 int terminal_open_pty(struct terminal *t, unsigned int slot, char *path, size_t size);
+
+static inline struct ring *terminal_ring(struct terminal *t)
+{
+	return &t->kept.rings[STREAM_OUTPUT];
+}
 
 /*
  * Moves PTY output into the ring, at most `room` bytes. Returns 1 when all that
@@ -115,5 +112,5 @@ void terminal_read_report(struct terminal *t);
 void terminal_go(struct terminal *t);
 
 /* Host of the control files: `dir`/`name`/{rc,status,go,cmd}. shell.c */
-int shell_start(struct terminal *t, unsigned int slot, const char *dir, struct open_request *open);
+int shell_start(struct terminal *t, unsigned int slot, const char *dir, struct request *request);
 int shell_write_command(const struct terminal *t, const char *dir, struct bytes text);

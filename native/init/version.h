@@ -1,4 +1,4 @@
 #pragma once
 
 #define PROGRAM_VERSION	 "0.1.0"
-#define PROTOCOL_VERSION 1
+#define PROTOCOL_VERSION 2

@@ -2,28 +2,13 @@
 #pragma once
 
 #include "../frame.h"
+#include "../version.h"
 #include "check.h"
+#include "process.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ftw.h>
-#include <poll.h>
-#include <signal.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <unistd.h>
-
-#define DEADLINE_MS 30000
-
-struct init {
-	pid_t pid;
-	char dir[64];
-};
 
 struct client {
 	int fd;
@@ -32,77 +17,18 @@ struct client {
 	size_t used; /* the frame last returned */
 };
 
+/* What came of a followed job. */
 struct result {
 	uint8_t *output;
 	size_t len;
 	uint64_t lost;
+	uint8_t *error;
+	size_t error_len;
+	uint64_t error_lost;
 	uint32_t job;
 	uint8_t how;
 	int32_t status;
 };
-
-static inline int64_t clock_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
-static inline int try_connect(const struct init *init)
-{
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-	CHECK(fd >= 0);
-	snprintf(address.sun_path, sizeof(address.sun_path), "%s/sock", init->dir);
-	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0)
-		return fd;
-	close(fd);
-	return -1;
-}
-
-static inline struct init start_init(const char *binary)
-{
-	struct init init = {.dir = "/tmp/waypoint-init-test.XXXXXX"};
-	int64_t deadline = clock_ms() + DEADLINE_MS;
-	int fd;
-
-	CHECK(mkdtemp(init.dir));
-	init.pid = fork();
-	CHECK(init.pid >= 0);
-	if (init.pid == 0) {
-		/* A failed check must not leave it behind. */
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		execl(binary, binary, "init", "--dir", init.dir, "--any-peer", NULL);
-		_exit(127);
-	}
-	while ((fd = try_connect(&init)) < 0) {
-		CHECK(clock_ms() < deadline && waitpid(init.pid, NULL, WNOHANG) == 0);
-		poll(NULL, 0, 5);
-	}
-	close(fd);
-	return init;
-}
-
-static inline int remove_entry(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	(void)st;
-	(void)type;
-	(void)ftw;
-	return remove(path);
-}
-
-/* Also fails if init has ended before: a crash must not pass for a clean stop. */
-static inline void stop_init(struct init *init)
-{
-	int status;
-
-	CHECK(waitpid(init->pid, &status, WNOHANG) == 0);
-	kill(init->pid, SIGKILL);
-	CHECK(waitpid(init->pid, &status, 0) == init->pid);
-	nftw(init->dir, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
-}
 
 static inline void send_bytes(struct client *c, const void *data, size_t len)
 {
@@ -156,7 +82,7 @@ static inline void connect_client(const struct init *init, struct client *c)
 	c->used = 0;
 	c->fd = try_connect(init);
 	CHECK(c->fd >= 0);
-	CHECK(receive_kind(c, &frame) == REP_HELLO && read_u16(&frame.body) == 1);
+	CHECK(receive_kind(c, &frame) == REP_HELLO && read_u16(&frame.body) == PROTOCOL_VERSION);
 }
 
 static inline struct writer request_begin(uint8_t *buf, size_t cap, uint8_t kind)
@@ -257,33 +183,73 @@ static inline int64_t start_run(struct client *c, const char *name, uint8_t flag
 	return -(int64_t)read_u16(&frame.body);
 }
 
-/* Takes one frame of a followed job: false once it has ended. */
+static inline void append(uint8_t **to, size_t *len, const struct reader *body)
+{
+	*to = realloc(*to, *len + body->left + 1);
+	memcpy(*to + *len, body->at, body->left);
+	*len += body->left;
+	(*to)[*len] = 0;
+}
+
+static inline void count_lost(struct reader *body, size_t len, uint64_t *lost)
+{
+	uint64_t from = read_u64(body);
+
+	CHECK(from == len + *lost);
+	*lost += read_u64(body) - from;
+}
+
+/* Takes one frame about a followed job: false once it has ended. */
+static inline bool follow_frame(struct frame *frame, struct result *result)
+{
+	struct reader *body = &frame->body;
+
+	if (frame->kind == REP_OUTPUT) {
+		CHECK(read_u64(body) == result->len + result->lost);
+		append(&result->output, &result->len, body);
+		return true;
+	}
+	if (frame->kind == REP_ERROR_OUTPUT) {
+		CHECK(read_u64(body) == result->error_len + result->error_lost);
+		append(&result->error, &result->error_len, body);
+		return true;
+	}
+	if (frame->kind == REP_LOST) {
+		if (read_u8(body) == 0)
+			count_lost(body, result->len, &result->lost);
+		else
+			count_lost(body, result->error_len, &result->error_lost);
+		return true;
+	}
+	CHECK(frame->kind == REP_ENDED);
+	result->job = read_u32(body);
+	result->how = read_u8(body);
+	result->status = (int32_t)read_u32(body);
+	CHECK(read_u64(body) == result->len + result->lost);
+	CHECK(read_u64(body) == result->error_len + result->error_lost);
+	CHECK(!body->bad && body->left == 0);
+	return false;
+}
+
 static inline bool follow_step(struct client *c, struct result *result)
 {
 	struct frame frame;
-	uint8_t kind = receive_kind(c, &frame);
 
-	if (kind == REP_OUTPUT) {
-		CHECK(read_u64(&frame.body) == result->len + result->lost);
-		result->output = realloc(result->output, result->len + frame.body.left + 1);
-		memcpy(result->output + result->len, frame.body.at, frame.body.left);
-		result->len += frame.body.left;
-		result->output[result->len] = 0;
-		return true;
-	}
-	if (kind == REP_LOST) {
-		uint64_t from = read_u64(&frame.body);
+	CHECK(receive(c, &frame));
+	return follow_frame(&frame, result);
+}
 
-		CHECK(from == result->len + result->lost);
-		result->lost += read_u64(&frame.body) - from;
-		return true;
-	}
-	CHECK(kind == REP_ENDED);
-	result->job = read_u32(&frame.body);
-	result->how = read_u8(&frame.body);
-	result->status = (int32_t)read_u32(&frame.body);
-	CHECK(read_u64(&frame.body) == result->len + result->lost);
-	return false;
+static inline void follow_to_the_end(struct client *c, struct result *result)
+{
+	while (follow_step(c, result))
+		;
+}
+
+static inline void free_result(struct result *result)
+{
+	free(result->output);
+	free(result->error);
+	*result = (struct result){0};
 }
 
 static inline struct result run(struct client *c, const char *name, const char *text)
@@ -296,14 +262,21 @@ static inline struct result run(struct client *c, const char *name, const char *
 	return result;
 }
 
-static inline void send_follow(struct client *c, uint32_t job, uint64_t offset)
+static inline void send_follow_from(
+	struct client *c, uint32_t job, uint64_t offset, uint64_t error_offset)
 {
 	uint8_t buf[32];
 	struct writer w = request_begin(buf, sizeof(buf), REQ_FOLLOW);
 
 	put_u32(&w, job);
 	put_u64(&w, offset);
+	put_u64(&w, error_offset);
 	request_send(c, &w);
+}
+
+static inline void send_follow(struct client *c, uint32_t job, uint64_t offset)
+{
+	send_follow_from(c, job, offset, 0);
 }
 
 static inline int send_signal(struct client *c, const char *name, uint8_t signo)

@@ -72,6 +72,17 @@ static void requests_may_be_sent_in_one_piece_or_byte_by_byte(void)
 		CHECK(receive_outcome(&c) == 0);
 }
 
+static void requests_behind_a_slow_answer_are_served_after_it(void)
+{
+	static const uint8_t requests[] = "\x11\0\0\0\x09\4\0\0\0main\0\0\0\0\0\0\0\0\1\0\0\0\x0c";
+	struct frame frame;
+
+	send_bytes(&c, requests, sizeof(requests) - 1);
+	while (receive_kind(&c, &frame) != REP_END)
+		CHECK(frame.kind == REP_OUTPUT || frame.kind == REP_RESIZED);
+	CHECK(receive_outcome(&c) == 0);
+}
+
 /* 3 MB are more than ring and socket hold: without a reader the command must wait. */
 static void a_slow_follower_holds_the_command_back_and_loses_nothing(void)
 {
@@ -194,6 +205,7 @@ int main(int argc, char **argv)
 	RUN_TEST(half_a_frame_stalls_nobody_and_is_closed_in_time);
 	RUN_TEST(a_half_closed_client_still_gets_its_output);
 	RUN_TEST(requests_may_be_sent_in_one_piece_or_byte_by_byte);
+	RUN_TEST(requests_behind_a_slow_answer_are_served_after_it);
 	RUN_TEST(a_slow_follower_holds_the_command_back_and_loses_nothing);
 	RUN_TEST(a_vanished_follower_can_come_back_and_loses_nothing);
 	RUN_TEST(without_a_follower_the_oldest_output_is_lost_by_name);

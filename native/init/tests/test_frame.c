@@ -1,3 +1,4 @@
+#include "../ask.h"
 #include "../frame.h"
 #include "../request.h"
 #include "check.h"
@@ -76,13 +77,13 @@ static void an_open_request_is_decoded_in_place(void)
 	CHECK(request_parse(&frame, &request) == 0);
 	CHECK(request.name.len == 4 && memcmp(request.name.data, "main", 4) == 0);
 	CHECK(request.rows == 24 && request.cols == 80);
-	CHECK(request.open.uid == 1000 && request.open.gid == 100);
-	CHECK(strcmp(request.open.cwd, "/srv") == 0);
-	CHECK(request.open.rc.len == 9 && memcmp(request.open.rc.data, "rc\0binary", 9) == 0);
-	CHECK(strcmp(request.open.argv[0], "/bin/sh") == 0);
-	CHECK(strcmp(request.open.argv[1], "") == 0);
-	CHECK(strcmp(request.open.argv[2], "-i") == 0 && !request.open.argv[3]);
-	CHECK(strcmp(request.open.env[0], "A=b") == 0 && !request.open.env[1]);
+	CHECK(request.program.uid == 1000 && request.program.gid == 100);
+	CHECK(strcmp(request.program.cwd, "/srv") == 0);
+	CHECK(request.rc.len == 9 && memcmp(request.rc.data, "rc\0binary", 9) == 0);
+	CHECK(strcmp(request.program.argv[0], "/bin/sh") == 0);
+	CHECK(strcmp(request.program.argv[1], "") == 0);
+	CHECK(strcmp(request.program.argv[2], "-i") == 0 && !request.program.argv[3]);
+	CHECK(strcmp(request.program.env[0], "A=b") == 0 && !request.program.env[1]);
 	free(copy);
 }
 
@@ -162,8 +163,8 @@ static int parse_open_of(const char *name, const char *program)
 
 static void names_that_are_no_terminal_names_are_refused(void)
 {
-	static const char *const bad[] = {"", ".", "..", "-x", "a/b", "_a", "init", "sock", "a b",
-		"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
+	static const char *const bad[] = {"", ".", "..", "-x", "a/b", "_a", "init", "sock", "here",
+		"a b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
 
 	for (unsigned int i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		CHECK(parse_open_of(bad[i], "/bin/sh") == -EBADMSG);
@@ -181,6 +182,85 @@ static void trailing_bytes_and_unknown_kinds_are_malformed(void)
 	CHECK(request_parse(&frame, &request) == -EBADMSG);
 	CHECK(frame_parse(unknown, sizeof(unknown), FRAME_REQUEST_MAX, &frame) == 1);
 	CHECK(request_parse(&frame, &request) == -EBADMSG);
+}
+
+static size_t encode_spawn(uint8_t *buf, size_t cap, uint32_t argc)
+{
+	struct writer w = {.buf = buf, .cap = cap};
+
+	frame_begin(&w, REQ_SPAWN);
+	put_u8(&w, SPAWN_FOLLOW | SPAWN_KEEP);
+	put_u32(&w, 1000);
+	put_u32(&w, 100);
+	put_str(&w, "/srv", 4);
+	put_u32(&w, argc);
+	for (uint32_t i = 0; i < argc; i++)
+		put_str(&w, "ls", 2);
+	put_u32(&w, 1);
+	put_str(&w, "A=b", 3);
+	CHECK(frame_end(&w) == 0);
+	return w.len;
+}
+
+static int parse_spawn_of(uint8_t *buf, size_t len)
+{
+	struct frame frame;
+
+	CHECK(frame_parse(buf, len, FRAME_REQUEST_MAX, &frame) == 1);
+	return request_parse(&frame, &request);
+}
+
+static void a_spawn_request_needs_a_program_but_no_absolute_path(void)
+{
+	static uint8_t buf[8192];
+	size_t len = encode_spawn(buf, sizeof(buf), 2);
+
+	CHECK(parse_spawn_of(buf, len) == 0);
+	CHECK(request.flags == (SPAWN_FOLLOW | SPAWN_KEEP));
+	CHECK(request.program.uid == 1000 && request.program.gid == 100);
+	CHECK(strcmp(request.program.cwd, "/srv") == 0);
+	CHECK(strcmp(request.program.argv[1], "ls") == 0 && !request.program.argv[2]);
+	CHECK(strcmp(request.program.env[0], "A=b") == 0 && !request.program.env[1]);
+	len = encode_spawn(buf, sizeof(buf), 0);
+	CHECK(parse_spawn_of(buf, len) == -EBADMSG);
+	len = encode_spawn(buf, sizeof(buf), ARGS_MAX);
+	CHECK(parse_spawn_of(buf, len) == 0);
+	len = encode_spawn(buf, sizeof(buf), ARGS_MAX + 1);
+	CHECK(parse_spawn_of(buf, len) == -E2BIG);
+	for (size_t cut = 5; cut < 40; cut++) {
+		encode_spawn(buf, sizeof(buf), 2);
+		buf[0] = (uint8_t)(cut - 4);
+		CHECK(parse_spawn_of(buf, cut) == -EBADMSG);
+	}
+}
+
+static const char *refusal_of(const char *verb, const void *argument, uint32_t len)
+{
+	uint8_t buf[256];
+	struct writer w = {.buf = buf, .cap = sizeof(buf)};
+	struct frame frame;
+	struct ask ask;
+
+	frame_begin(&w, ASK_REQUEST);
+	put_str(&w, verb, (uint32_t)strlen(verb));
+	put_str(&w, argument, len);
+	CHECK(frame_end(&w) == 0);
+	CHECK(frame_parse(buf, w.len, 200, &frame) == 1);
+	CHECK(ask_parse(&frame, &ask) == 0);
+	return ask_refusal(&ask);
+}
+
+static void a_guest_may_ask_for_little(void)
+{
+	char longest[65];
+
+	memset(longest, 'x', sizeof(longest));
+	CHECK(!refusal_of("snapshot", "", 0));
+	CHECK(!refusal_of("snapshot", "a.B_c-9", 7));
+	CHECK(!refusal_of("snapshot", longest, 64));
+	CHECK(refusal_of("snapshot", longest, 65));
+	CHECK(refusal_of("snapshot", "a/b", 3) && refusal_of("snapshot", "a\0b", 3));
+	CHECK(refusal_of("", "", 0) && refusal_of("snapshots", "", 0) && refusal_of("snap", "", 0));
 }
 
 static void a_full_writer_gives_back_the_whole_frame(void)
@@ -207,6 +287,8 @@ int main(void)
 	RUN_TEST(list_counts_beyond_the_limit_are_refused_by_name);
 	RUN_TEST(names_that_are_no_terminal_names_are_refused);
 	RUN_TEST(trailing_bytes_and_unknown_kinds_are_malformed);
+	RUN_TEST(a_spawn_request_needs_a_program_but_no_absolute_path);
+	RUN_TEST(a_guest_may_ask_for_little);
 	RUN_TEST(a_full_writer_gives_back_the_whole_frame);
 	return 0;
 }

@@ -1,0 +1,23 @@
+/*
+ * The newest output of a terminal or of an isolated job, and the places of
+ * followers that vanished.
+ */
+#pragma once
+
+#include "job.h"
+#include "ring.h"
+
+#define HOLDS_MAX 8
+
+/* Keeps the place of a follower that vanished, so that it can come back. */
+struct hold {
+	uint32_t job; /* 0: free */
+	uint64_t pos[STREAMS];
+	uint64_t deadline_ms;
+};
+
+struct kept {
+	uint32_t generation; /* which use of this slot: see struct job */
+	struct ring rings[STREAMS];
+	struct hold holds[HOLDS_MAX];
+};
