@@ -1,5 +1,6 @@
 """The probe answers every question, quickly, and leaves nothing behind."""
 
+import ctypes
 import time
 from pathlib import Path
 
@@ -49,6 +50,25 @@ def test_criu_counts_only_if_it_is_new_enough_and_its_check_passes(
     ability = by_name(probe_host(working_criu(tmp_path, status, version), tmp_path))["CRIU"]
     assert ability.found is found
     assert told in ability.detail
+
+
+@pytest.mark.parametrize(("found", "detail"), [(True, "libvterm.so.0"), (False, "not installed")])
+def test_the_library_behind_screens_is_looked_for_and_optional(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: bool, detail: str
+) -> None:
+    load = ctypes.CDLL
+
+    def library(name: str | None, *, use_errno: bool = False) -> object:
+        if name is None:
+            return load(None, use_errno=use_errno)
+        if not found:
+            raise OSError(f"{name}: cannot open shared object file")
+        return object()
+
+    monkeypatch.setattr(ctypes, "CDLL", library)
+    ability = by_name(probe_host(None, tmp_path))["libvterm"]
+    assert (ability.found, ability.required, ability.detail) == (found, False, detail)
+    assert ability.remedy == "apt-get install libvterm0"
 
 
 def test_a_missing_option_does_not_stop_checkpoints_but_a_missing_need_does() -> None:

@@ -61,6 +61,7 @@ def probe_host(criu: CriuBuild | None, state_dir: Path) -> list[Ability]:
         _criu(criu),
         _program("bash", "bash", required=True, why="it is the shell of a session on the host's own root"),
         _program("buildah", "buildah", required=False, why="builds a base from a Dockerfile"),
+        _libvterm(),
         _free_space(state_dir),
     ]
 
@@ -269,6 +270,23 @@ def _program(name: str, package: str, *, required: bool, why: str) -> Ability:
         detail=path or "not installed",
         why=why,
         remedy=f"apt-get install {package}",
+    )
+
+
+def _libvterm() -> Ability:
+    try:
+        ctypes.CDLL("libvterm.so.0")
+    except OSError:
+        found = False
+    else:
+        found = True
+    return Ability(
+        name="libvterm",
+        found=found,
+        required=False,
+        detail="libvterm.so.0" if found else "not installed",
+        why="it knows what a terminal shows, for those who look at its screen",
+        remedy="apt-get install libvterm0",
     )
 
 
