@@ -20,7 +20,9 @@
     │   └── CleanupFailed       6    something could not be undone; named in the message
     ├── ShellError              6    the shell of a terminal cannot take the command
     │   ├── ShellDied           6
-    │   └── CommandTimedOut   124
+    │   ├── CommandTimedOut   124
+    │   ├── OutputLimitExceeded 125
+    │   └── WaitTimedOut      124
     ├── StoreError              6
     │   ├── PoolFull            6
     │   ├── PoolNotReady        7    run ``waypoint setup``
@@ -215,7 +217,10 @@ class ShellDied(ShellError):
     code = "shell_died"
 
     def __init__(self, message: str, *, output: bytes = b"") -> None:
-        super().__init__(message, hint="bring a checkpoint back: waypoint restore SESSION[:BRANCH] NAME")
+        super().__init__(
+            message,
+            hint="start a fresh one (waypoint terminal new SESSION[:BRANCH] NAME) or restore a checkpoint",
+        )
         self.output = output
 
 
@@ -226,7 +231,7 @@ class CommandTimedOut(ShellError):
     exit_code = 124
     code = "timeout"
 
-    def __init__(self, timeout_s: float, output: bytes, *, resists: bool = False) -> None:
+    def __init__(self, timeout_s: float, output: bytes = b"", *, resists: bool = False) -> None:
         tail = " and cannot be interrupted; it still runs" if resists else ""
         hint = (
             "wait for its end, or restore a checkpoint" if resists else "it was ended and the shell is free"
@@ -234,6 +239,28 @@ class CommandTimedOut(ShellError):
         super().__init__(f"command timed out after {timeout_s:g} s{tail}", hint=hint)
         self.timeout_s = timeout_s
         self.output = output
+
+
+class OutputLimitExceeded(ShellError):
+    """The command wrote more than it may. It was interrupted and the shell is still there."""
+
+    exit_code = 125
+    code = "output_limit"
+
+    def __init__(self, limit_bytes: int, output: bytes = b"") -> None:
+        super().__init__(
+            f"the command wrote more than {limit_bytes} bytes and was ended",
+            hint="allow more (--output-limit), or let it write into a file",
+        )
+        self.output = output
+
+
+class WaitTimedOut(ShellError):
+    """What was waited for did not happen in time. Nothing was changed."""
+
+    exit_code = 124
+    code = "wait_timeout"
+    hint = "wait again, with a longer --timeout"
 
 
 class StoreError(WaypointError):

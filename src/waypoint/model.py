@@ -15,6 +15,7 @@ __all__ = [
     "OperationRecord",
     "OperationStatus",
     "SessionRecord",
+    "SessionSettings",
 ]
 
 
@@ -41,6 +42,14 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings:
+    """What was asked for when the session was made, and holds for all of its branches."""
+
+    shell: str | None = None
+    allow_self: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRecord:
     id: str
     name: str | None
@@ -48,6 +57,7 @@ class SessionRecord:
     workspace: str
     created_at: float
     is_open: bool
+    settings: SessionSettings = SessionSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

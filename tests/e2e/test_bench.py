@@ -21,7 +21,7 @@ def test_the_short_benchmark_measures_every_row_and_leaves_nothing(tmp_path: Pat
     )
     assert finished.returncode == 0, finished.stderr.decode()
     rows = json.loads((tmp_path / "rows.json").read_text())
-    assert len(rows) >= 9
+    assert len(rows) >= 11
     assert all(row["ours_ms"] > 0 for row in rows)
     assert "| snapshot, pause |" in finished.stdout.decode()
     assert set(Path("/var/tmp").glob("waypoint-bench-*")) == before

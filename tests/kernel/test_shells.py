@@ -261,7 +261,7 @@ def test_variables_of_the_caller_that_are_the_shells_own_do_no_harm(
         assert session.exec("echo $? $SHELL").output == "7 /bin/mine\n"
         exported = session.exec("env").output
         assert "__waypoint" not in exported
-        assert "/.waypoint/" not in exported
+        assert "/.waypoint/main" not in exported
     finally:
         session.cleanup(force=True)
 
@@ -315,8 +315,7 @@ def test_a_job_is_stopped_resumed_and_ended_by_its_name(session: Session) -> Non
 
 
 def test_a_command_under_way_goes_on_in_a_fork(session: Session) -> None:
-    with ShellClient(session.directory.resolve()) as client:
-        client.run("main", b"until [ -e /tmp/go ]; do sleep 0.02; done; x=after; (exit 6)")
+    session.start("until [ -e /tmp/go ]; do sleep 0.02; done; x=after; (exit 6)")
     (fork,) = session.fork(session.snapshot())
     for branch in (fork, session.main):
         (branch.directory / "tmp/go").touch()

@@ -8,6 +8,7 @@ from support.waiting import DEADLINE_S
 from waypoint import Branch
 from waypoint.names import MAIN
 from waypoint.shell.client import ShellClient
+from waypoint.shell.protocol import Reply, parse_output
 
 __all__ = ["shown", "type_text", "wait_until_shown"]
 
@@ -20,7 +21,8 @@ def type_text(branch: Branch, text: str) -> None:
 def shown(branch: Branch) -> str:
     """All that the terminal has shown, with its own line ends."""
     with ShellClient(branch.directory.resolve()) as client:
-        return client.stream(MAIN).decode()
+        frames = client.stream(MAIN)
+        return b"".join(parse_output(payload)[1] for kind, payload in frames if kind == Reply.OUTPUT).decode()
 
 
 def wait_until_shown(branch: Branch, pattern: str) -> str:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waypoint.session.command import Newlines
+from waypoint.session.following import Newlines
 
 
 @given(st.binary(max_size=200), st.integers(min_value=1, max_value=7))

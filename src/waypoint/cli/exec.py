@@ -13,6 +13,7 @@ from waypoint.cli.failure import guarded
 from waypoint.config import config_files, find_state_dir
 from waypoint.names import MAIN, parse_name
 from waypoint.session.command import run_command
+from waypoint.session.place import Place
 from waypoint.store.live import LiveCatalogue, catalogue_path, require_set_up
 
 TYPE_CHECKING = False  # see waypoint.errors
@@ -97,10 +98,7 @@ def _run(request: ExecRequest) -> int:
         if catalogue.has_unfinished():
             _settle(state_dir)
         result = run_command(
-            state_dir,
-            catalogue,
-            catalogue.session_id(session),
-            branch,
+            Place(state_dir, catalogue, catalogue.session_id(session), branch),
             request.command,
             timeout_s=request.timeout_s,
             wait=request.wait,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from waypoint.errors import CommandTimedOut, NotPermitted, ShellDied, WaypointError
+from waypoint.errors import CommandTimedOut, NotPermitted, OutputLimitExceeded, ShellDied, WaypointError
 
 TYPE_CHECKING = False  # see waypoint.errors
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def print_error(error: WaypointError, *, as_json: bool) -> None:
         import json
 
         document = {"code": error.code, "message": str(error), "hint": error.hint}
-        if isinstance(error, (CommandTimedOut, ShellDied)):
+        if isinstance(error, (CommandTimedOut, OutputLimitExceeded, ShellDied)):
             document["output"] = error.output.decode(errors="replace")
         print(json.dumps({"error": document}, indent=2))
         return

@@ -23,6 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     request = parse_exec(words)
     if request is not None:
         return run_exec(request)
+    if words[:1] == ["__complete"]:
+        from waypoint.cli.completion import print_candidates
+
+        return print_candidates(words[1:])
     from waypoint.cli.dispatch import dispatch
 
     return dispatch(words)

@@ -4,14 +4,14 @@ import argparse
 import os
 
 from waypoint.cli.answer import Answer
-from waypoint.cli.exec import command_text, write_output
-from waypoint.cli.target import find_branch, parse_target
+from waypoint.cli.commands import parse_env
+from waypoint.cli.target import parse_size, parse_target
 from waypoint.errors import UsageError
 from waypoint.session.drawing import age, megabytes, status
 from waypoint.session.session import Session
 from waypoint.session.waypoint import Waypoint
 
-__all__ = ["cleanup", "destroy", "exec_", "init", "list_", "tree"]
+__all__ = ["cleanup", "destroy", "init", "list_", "tree"]
 
 
 def init(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
@@ -19,7 +19,10 @@ def init(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
         options.directory or (os.getcwd() if options.base in (None, "host") else None),
         base=options.base,
         name=options.name,
+        size=parse_size(options.size),
+        env=parse_env(options.env),
         shell=options.shell or None,
+        allow_self=options.allow_self,
     )
     directory = os.fspath(session.directory)
     lines = ["Environment initialized!", f"Session ID: {session.id}"]
@@ -36,28 +39,6 @@ def init(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
             "base": os.fspath(session.record.base.path),
             "workspace": session.record.workspace,
         },
-    )
-
-
-def exec_(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
-    """A command, with its result as a document or with timings; the plain form is in waypoint.cli.exec."""
-    if not options.command:
-        raise UsageError("no command", hint="waypoint exec SESSION -- COMMAND")
-    branch = find_branch(waypoint, options.target)
-    result = branch.exec(
-        command_text(options.command),
-        timeout_s=options.timeout,
-        wait=options.wait,
-        on_output=None if options.json else write_output,
-    )
-    return Answer(
-        text="",
-        document={
-            "exit_code": result.exit_code,
-            "output": result.output,
-            "duration_ms": result.duration_ms,
-        },
-        exit_code=result.exit_code,
     )
 
 

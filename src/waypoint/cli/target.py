@@ -1,12 +1,17 @@
-"""``SESSION[:BRANCH]``, as every verb writes it."""
+"""Words that many verbs have in common: ``SESSION[:BRANCH]`` and sizes."""
 
+import re
 from dataclasses import dataclass
 
+from waypoint.errors import UsageError
 from waypoint.names import MAIN, parse_name
 from waypoint.session.session import Branch
 from waypoint.session.waypoint import Waypoint
+from waypoint.shell.terminal import DEFAULT_SIZE, WindowSize
 
-__all__ = ["Target", "find_branch", "parse_target"]
+__all__ = ["Target", "find_branch", "parse_size", "parse_target"]
+
+_SIZE = re.compile(r"(\d{1,4})x(\d{1,4})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +30,13 @@ def find_branch(waypoint: Waypoint, text: str) -> Branch:
     """The branch that ``SESSION[:BRANCH]`` means; ``main`` if none is said."""
     target = parse_target(text)
     return waypoint.session(target.session).branch(target.branch or MAIN)
+
+
+def parse_size(text: str | None) -> WindowSize:
+    """``COLUMNSxROWS``, as people write it, as rows and columns."""
+    if text is None:
+        return DEFAULT_SIZE
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r} is not a size", hint="columns x rows, such as 120x40")
+    return int(match[2]), int(match[1])

@@ -16,7 +16,9 @@ LAUNCH_TIMEOUT_S = 30.0
 HOSTNAME = "waypoint"
 
 
-def launch(platform: Platform, base: Base, incarnation: str, timeline: Timeline) -> int:
+def launch(
+    platform: Platform, base: Base, incarnation: str, timeline: Timeline, *, allow_self: bool = False
+) -> int:
     """Make the files, mounts and namespaces of a new branch, start our init in it, return its host pid.
 
     On failure parts of the incarnation may exist: the caller destroys it.
@@ -38,6 +40,7 @@ def launch(platform: Platform, base: Base, incarnation: str, timeline: Timeline)
                         *(os.fspath(platform.criu.launcher), "branch"),
                         *("--root", os.fspath(root), "--cgroup", os.fspath(cgroup.path)),
                         *("--hostname", HOSTNAME, "--report", str(write_end)),
+                        *(("--allow-self",) if allow_self else ()),
                     ),
                     timeout_s=LAUNCH_TIMEOUT_S,
                     pass_fds=(write_end,),

@@ -47,6 +47,7 @@ def write_skeleton(platform: Platform, base: Base, incarnation: str) -> None:
     _mkdir(run / "lock", 0o1777)
     control = _mkdir(upper / ".waypoint", 0o755)
     _place_init(platform, control / "init")
+    os.symlink("../init", _mkdir(control / "bin", 0o755) / "waypoint-here")
     _hide(platform.layout.state_dir, base, upper)
 
 

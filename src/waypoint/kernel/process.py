@@ -14,12 +14,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from subprocess import Popen, TimeoutExpired
+from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import IO
 
 from waypoint.errors import ToolFailed, ToolMissing, ToolTimedOut
 
-__all__ = ["CLEAN_ENV", "Finished", "Popen", "TimeoutExpired", "run_tool", "spawn"]
+__all__ = ["CLEAN_ENV", "DEVNULL", "Finished", "Popen", "TimeoutExpired", "run_tool", "spawn"]
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from waypoint.errors import EngineError
 from waypoint.kernel.syscalls import duplicate_descriptor
 
 __all__ = ["empty_terminals", "refill_terminals"]
@@ -29,7 +28,6 @@ TERMINALS_MAX = 8
 _FIRST, _EACH = 128, 8
 _SPLICE_BYTES = 4096  # the line discipline never has more
 _READ_BYTES = 1 << 16
-_TYPE_TIMEOUT_MS = 5000
 
 # One read of a program: whether it was complete, and its bytes.
 _UNIT = struct.Struct("<?I")
@@ -155,10 +153,15 @@ def _type_unseen(pty: _Pty, units: list[tuple[bool, bytes]]) -> None:
     _set_mode(pty, _changed(mode, lflag_off=off, literally=True))
     try:
         for is_complete, data in units:
-            _write(pty, _quoted(data, is_complete) if is_canonical else data)
-        _settle(pty)
+            _type(pty, _quoted(data, is_complete) if is_canonical else data)
     finally:
         _set_mode(pty, mode)
+
+
+def _type(pty: _Pty, keys: bytes) -> None:
+    # What is written to the master is processed some time later, perhaps not before the echo is on again.
+    for key in keys:
+        fcntl.ioctl(pty.slave, termios.TIOCSTI, bytes((key,)))
 
 
 def _quoted(data: bytes, is_complete: bool) -> bytes:
@@ -190,21 +193,12 @@ def _set_mode(pty: _Pty, mode: list[Any]) -> None:
     termios.tcsetattr(pty.slave, termios.TCSANOW, mode)
 
 
-def _write(pty: _Pty, data: bytes) -> None:
-    while data:
-        try:
-            data = data[os.write(pty.master, data) :]
-        except BlockingIOError:
-            if not _is_ready(pty.master, select.POLLOUT, _TYPE_TIMEOUT_MS):
-                raise EngineError(f"{len(data)} bytes of typed input could not be put back") from None
-
-
 def _settle(pty: _Pty) -> None:
-    """A poll makes the line discipline process what was typed."""
+    """A poll that finds nothing to read makes the line discipline process what was typed."""
     _is_ready(pty.slave, select.POLLIN)
 
 
-def _is_ready(fd: int, event: int, timeout_ms: int = 0) -> bool:
+def _is_ready(fd: int, event: int) -> bool:
     poll = select.poll()
     poll.register(fd, event)
-    return bool(poll.poll(timeout_ms))
+    return bool(poll.poll(0))

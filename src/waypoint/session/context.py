@@ -26,7 +26,7 @@ from waypoint.store.catalogue import Catalogue
 from waypoint.store.drivers import driver_for
 from waypoint.store.layout import Layout
 from waypoint.store.live import require_set_up
-from waypoint.store.lock import branch_lock, gate_lock
+from waypoint.store.lock import branch_lock, gate_lock, terminal_lock
 from waypoint.store.pool import open_pool, unmount_pool
 
 __all__ = ["Context", "Operation", "launcher_path"]
@@ -139,6 +139,11 @@ class Context:
 
     def gate_lock(self, session_id: str, branch: str) -> Path:
         return self.layout.lock(gate_lock(session_id, branch))
+
+    def terminal_locks(self, session_id: str, branch: str) -> list[Path]:
+        """The locks of all terminals in which a command was run."""
+        stem = terminal_lock(session_id, branch, "")
+        return [path for path in self.layout.lock("").iterdir() if path.name.startswith(stem)]
 
     def remove_locks(self, session_id: str, branch: str) -> None:
         """Remove the lock files of a branch that is no more; whoever waits for one notices."""

@@ -32,6 +32,7 @@ from waypoint.model import (
     CheckpointRecord,
     OperationStatus,
     SessionRecord,
+    SessionSettings,
 )
 from waypoint.names import MAIN, parse_name
 from waypoint.session.context import Context, Operation
@@ -42,7 +43,7 @@ from waypoint.shell.profile import UNATTENDED_ENV, ShellProfile
 from waypoint.shell.selection import find_profile
 from waypoint.shell.terminal import DEFAULT_SIZE, WindowSize, open_terminal
 from waypoint.store.layout import new_id
-from waypoint.store.lock import locked, terminal_lock
+from waypoint.store.lock import locked
 
 __all__ = [
     "check_new_names",
@@ -75,7 +76,7 @@ def create_session(
     name: str | None,
     size: WindowSize = DEFAULT_SIZE,
     env: Mapping[str, str] | None = None,
-    shell: str | None = None,
+    settings: SessionSettings,
 ) -> SessionRecord:
     """Make a session with a running branch ``main`` whose shell is ready."""
     if name is not None:
@@ -84,9 +85,15 @@ def create_session(
             raise AlreadyExists(
                 "session", name, hint=f"choose another name, or remove that session: waypoint cleanup {name}"
             )
-    profile = find_profile(base.path, shell)
+    profile = find_profile(base.path, settings.shell)
     session = SessionRecord(
-        id=new_id(8), name=name, base=base, workspace=workspace, created_at=time.time(), is_open=True
+        id=new_id(8),
+        name=name,
+        base=base,
+        workspace=workspace,
+        created_at=time.time(),
+        is_open=True,
+        settings=settings,
     )
     incarnation = new_id()
     with (
@@ -96,7 +103,7 @@ def create_session(
     ):
         undo.on_failure("remove the locks", lambda: context.remove_locks(session.id, MAIN))
         undo.on_failure("remove the branch", lambda: destroy(context.platform, incarnation))
-        pid = launch(context.platform, base, incarnation, operation.timeline)
+        pid = launch(context.platform, base, incarnation, operation.timeline, allow_self=settings.allow_self)
         with operation.timeline.step("shell"):
             _open_shell(context.layout.mount(incarnation), profile, workspace, size, env or {})
         with operation.timeline.step("publish"):
@@ -348,8 +355,7 @@ def cleanup_session(context: Context, session: SessionRecord, *, force: bool = F
             for branch in context.catalogue.branches(session.id):
                 what = f"branch {branch.name!r} of session {session.id}"
                 hint = "wait for it, or remove it all the same: --force"
-                commands = context.layout.lock(terminal_lock(session.id, branch.name, MAIN))
-                if not force:
+                for commands in () if force else context.terminal_locks(session.id, branch.name):
                     held.enter_context(locked(commands, what=what, wait=False, hint=hint))
                 # Also with force: to kill a branch while CRIU has stopped it would leave CRIU waiting for ever.
                 lock = context.branch_lock(session.id, branch.name)

@@ -1,17 +1,17 @@
 """Handles on what lives: a session, and a branch of it. They hold no state; the catalogue does."""
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint.errors import NotFound, UsageError
 from waypoint.model import BranchRecord, CheckpointRecord, OperationRecord, SessionRecord
 from waypoint.names import MAIN, parse_name
-from waypoint.session.command import CommandResult, run_command
+from waypoint.session.attendant import await_attendant_end, ensure_attendant
 from waypoint.session.context import Context
 from waypoint.session.drawing import draw_tree
 from waypoint.session.files import BranchFiles
+from waypoint.session.interaction import BranchInteraction
 from waypoint.session.operations import (
     check_new_names,
     cleanup_session,
@@ -21,6 +21,7 @@ from waypoint.session.operations import (
     restore_branch,
     snapshot_branch,
 )
+from waypoint.session.place import Place
 
 __all__ = ["Branch", "Session"]
 
@@ -28,7 +29,7 @@ FORKS_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Branch(BranchFiles):
+class Branch(BranchFiles, BranchInteraction):
     """One live environment of a session."""
 
     session: "Session"
@@ -49,30 +50,10 @@ class Branch(BranchFiles):
     def _where(self) -> tuple[Context, SessionRecord, str]:
         return self.session.context, self.session.record, self.name
 
-    def exec(
-        self,
-        command: str,
-        *,
-        timeout_s: float | None = None,
-        wait: bool = True,
-        on_output: Callable[[bytes], None] | None = None,
-    ) -> CommandResult:
-        """Run ``command`` in the branch's shell; its effects on the shell stay.
-
-        The exit code is the command's own. With ``on_output`` the output goes there as it comes and is not
-        collected. A second caller waits its turn, or gets Busy with ``wait=False``.
-        """
+    @property
+    def place(self) -> Place:
         context = self.session.context
-        return run_command(
-            str(context.layout.state_dir),
-            context.catalogue,
-            self.session.id,
-            self.name,
-            command,
-            timeout_s=timeout_s,
-            wait=wait,
-            on_output=on_output,
-        )
+        return Place(str(context.layout.state_dir), context.catalogue, self.session.id, self.name)
 
     def snapshot(self, name: str | None = None, *, wait: bool = True) -> CheckpointRecord:
         """Save the branch as it is now; it runs on."""
@@ -80,9 +61,10 @@ class Branch(BranchFiles):
 
     def restore(self, checkpoint: CheckpointRecord | str, *, wait: bool = True) -> CheckpointRecord:
         """Make the branch that checkpoint again; what was not saved is gone."""
-        return restore_branch(
-            self.session.context, self.session.record, self.name, _checkpoint_name(checkpoint), wait=wait
-        )
+        context, session = self.session.context, self.session.record
+        restored = restore_branch(context, session, self.name, _checkpoint_name(checkpoint), wait=wait)
+        ensure_attendant(context, session)
+        return restored
 
     def destroy(self, *, wait: bool = True) -> None:
         """End the branch; its checkpoints stay."""
@@ -90,7 +72,7 @@ class Branch(BranchFiles):
 
 
 @dataclass(frozen=True, slots=True)
-class Session(BranchFiles):
+class Session(BranchFiles, BranchInteraction):
     """A base, a tree of checkpoints, and live branches. Its verbs act on the branch ``main``."""
 
     context: Context
@@ -107,6 +89,10 @@ class Session(BranchFiles):
     @property
     def directory(self) -> Path:
         return self.main.directory
+
+    @property
+    def place(self) -> Place:
+        return self.main.place
 
     def _where(self) -> tuple[Context, SessionRecord, str]:
         return self.main._where()
@@ -142,16 +128,6 @@ class Session(BranchFiles):
         """All that was done, oldest first, with the time each step took."""
         return self.context.catalogue.operations(self.id)
 
-    def exec(
-        self,
-        command: str,
-        *,
-        timeout_s: float | None = None,
-        wait: bool = True,
-        on_output: Callable[[bytes], None] | None = None,
-    ) -> CommandResult:
-        return self.main.exec(command, timeout_s=timeout_s, wait=wait, on_output=on_output)
-
     def snapshot(self, name: str | None = None, *, wait: bool = True) -> CheckpointRecord:
         return self.main.snapshot(name, wait=wait)
 
@@ -182,6 +158,7 @@ class Session(BranchFiles):
         checkpoint = self._fork_source(source)
         names = ids or default_branch_names(self.context, self.id, count)
         made = fork_checkpoint(self.context, self.record, checkpoint, names)
+        ensure_attendant(self.context, self.record)
         return [Branch(self, record.name) for record in made]
 
     def destroy(self, branch: str, *, wait: bool = True) -> None:
@@ -190,6 +167,7 @@ class Session(BranchFiles):
     def cleanup(self, *, force: bool = False) -> None:
         """Remove the session with everything in it."""
         cleanup_session(self.context, self.record, force=force)
+        await_attendant_end(self.context, self.record)
 
     def _fork_source(self, source: CheckpointRecord | Branch | str) -> CheckpointRecord:
         if isinstance(source, Branch):

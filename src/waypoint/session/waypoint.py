@@ -7,7 +7,9 @@ from types import TracebackType
 
 from waypoint.config import config_files, find_state_dir
 from waypoint.errors import Busy
+from waypoint.model import SessionSettings
 from waypoint.names import parse_name
+from waypoint.session.attendant import ensure_attendant
 from waypoint.session.context import Context
 from waypoint.session.operations import create_session
 from waypoint.session.recovery import recover_abandoned
@@ -58,19 +60,28 @@ class Waypoint:
         size: WindowSize = DEFAULT_SIZE,
         env: Mapping[str, str] | None = None,
         shell: str | None = None,
+        allow_self: bool = False,
     ) -> Session:
         """Create a session with a live branch ``main``.
 
         ``workspace`` is the directory the shell starts in, copy-on-write: the real one is never changed. If
         it is itself a root file system, it becomes the base. ``base`` is ``"host"`` (the default), a
         directory, or the name of a base in the pool. ``shell`` is ``"bash"``, ``"zsh"``, ``"dash"``, ``"ash"``,
-        ``"sh"`` or a path in the base; by default the first of these that the base has.
+        ``"sh"`` or a path in the base; by default the first of these that the base has. With ``allow_self``
+        programs inside may save their own branch (``waypoint-here snapshot NAME``).
         """
         _ = self.context.platform  # mounts the pool if need be, which choosing a base looks at
         chosen, cwd = resolve_base(self.context.layout, workspace, base)
         record = create_session(
-            self.context, chosen, workspace=cwd, name=name, size=size, env=env, shell=shell
+            self.context,
+            chosen,
+            workspace=cwd,
+            name=name,
+            size=size,
+            env=env,
+            settings=SessionSettings(shell=shell, allow_self=allow_self),
         )
+        ensure_attendant(self.context, record)
         return Session(self.context, record)
 
     def session(self, reference: str) -> Session:

@@ -11,7 +11,7 @@ import stat
 import time
 
 # The core of the module `socket`, which itself takes longer to import than a command takes to run.
-from _socket import AF_UNIX, SOCK_STREAM
+from _socket import AF_UNIX, SHUT_RDWR, SOCK_STREAM
 from _socket import socket as Socket
 
 from waypoint.errors import Broken, ShellDied, ShellError
@@ -19,6 +19,7 @@ from waypoint.shell.protocol import (
     VERSION,
     ErrorCode,
     FrameReader,
+    JobStatus,
     ProtocolError,
     Reply,
     Request,
@@ -26,11 +27,10 @@ from waypoint.shell.protocol import (
     encode_follow,
     encode_frame,
     encode_input,
-    encode_run,
     encode_signal,
     encode_stream,
     parse_error,
-    parse_output,
+    parse_job,
     parse_terminal,
 )
 
@@ -92,13 +92,13 @@ class ShellClient:
     def close(self) -> None:
         self._socket.close()
 
-    def run(self, terminal: str, text: bytes) -> int:
-        """Start a command in the terminal's shell and follow it; return the number of its job."""
-        return int.from_bytes(self.ask(encode_run(terminal, text), Reply.STARTED)[:4], "little")
+    def start(self, frame: bytes) -> int:
+        """Send a request that starts a job; return the job's number."""
+        return int.from_bytes(self.ask(frame, Reply.STARTED)[:4], "little")
 
-    def follow(self, job: int, offset: int) -> None:
-        """Ask for the output of a job from ``offset`` on and for its end; frames come by next_frame()."""
-        self.send(encode_follow(job, offset))
+    def follow(self, job: int, offset: int, error_offset: int = 0) -> None:
+        """Ask for the output of a job from there on and for its end; frames come by next_frame()."""
+        self.send(encode_follow(job, offset, error_offset))
 
     def signal(self, terminal: str, signal_number: int) -> None:
         """Send a signal to the foreground processes; the answer comes among the frames."""
@@ -108,11 +108,14 @@ class ShellClient:
         """Type ``data`` into the terminal, as if at its keyboard."""
         self.ask(encode_input(terminal, data))
 
-    def stream(self, terminal: str) -> bytes:
-        """What the terminal has shown, as far back as init keeps it."""
+    def stream(self, terminal: str) -> Iterator[tuple[int, bytes]]:
+        """What the terminal has shown, as far back as init keeps it: OUTPUT, LOST and RESIZED frames."""
         self.send(encode_stream(terminal, 0))
-        frames = self._listing(Reply.OUTPUT, Reply.LOST)
-        return b"".join(parse_output(payload)[1] for kind, payload in frames if kind == Reply.OUTPUT)
+        return self._listing(Reply.OUTPUT, Reply.LOST, Reply.RESIZED)
+
+    def jobs(self) -> list[JobStatus]:
+        self.send(encode_frame(Request.JOBS))
+        return [parse_job(payload) for _kind, payload in self._listing(Reply.JOB)]
 
     def ping(self) -> None:
         self.ask(encode_frame(Request.PING))
@@ -130,11 +133,23 @@ class ShellClient:
         self.send(encode_frame(Request.TERMINALS))
         return [parse_terminal(payload) for _kind, payload in self._listing(Reply.TERMINAL)]
 
-    def ask(self, frame: bytes, expected: int = Reply.OK) -> bytes:
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def shutdown(self) -> None:
+        """End the connection under another thread that waits on it."""
+        try:
+            self._socket.shutdown(SHUT_RDWR)
+        except OSError:  # the other side was faster
+            return
+
+    def ask(
+        self, frame: bytes, expected: int = Reply.OK, *, timeout_s: float | None = ANSWER_TIMEOUT_S
+    ) -> bytes:
         """Send a request and return the payload of its answer. Raises InitRefused."""
         self.send(frame)
         try:
-            kind, payload = self.next_frame(ANSWER_TIMEOUT_S)
+            kind, payload = self.next_frame(timeout_s)
         except TimeoutError as error:
             raise _silent() from error
         if kind == Reply.ERROR:
@@ -168,6 +183,20 @@ class ShellClient:
             if not data:
                 raise ConnectionLost
             self._reader.feed(data)
+
+    def has_frame(self) -> bool:
+        """Whether next_frame() has something to say at once: also that the connection is lost."""
+        if self._reader.is_complete():
+            return True
+        self._socket.settimeout(0.0)
+        try:
+            data = self._socket.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True
+        self._reader.feed(data)
+        return not data or self._reader.is_complete()
 
     def _listing(self, *items: int) -> Iterator[tuple[int, bytes]]:
         while True:

@@ -37,7 +37,7 @@ UNATTENDED_ENV: Mapping[str, str] = {
 }
 
 SESSION_ENV: Mapping[str, str] = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/.waypoint/bin",
     "HOME": "/root",
     "USER": "root",
     "LOGNAME": "root",

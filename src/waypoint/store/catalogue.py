@@ -6,6 +6,7 @@ left behind is found among the operations that are begun and whose lock nobody h
 (:mod:`waypoint.session.recovery`).
 """
 
+import dataclasses
 import json
 import sqlite3
 import time
@@ -22,6 +23,7 @@ from waypoint.model import (
     OperationRecord,
     OperationStatus,
     SessionRecord,
+    SessionSettings,
 )
 from waypoint.store.live import LiveCatalogue
 
@@ -37,7 +39,7 @@ class Catalogue(LiveCatalogue):
         try:
             self._write(
                 "INSERT INTO sessions (id, name, base_kind, base_path, extra_mounts, workspace, created_at,"
-                " is_open) VALUES (?, ?, ?, ?, ?, ?, ?, 1)",
+                " is_open, settings) VALUES (?, ?, ?, ?, ?, ?, ?, 1, ?)",
                 session.id,
                 session.name,
                 session.base.kind,
@@ -45,6 +47,7 @@ class Catalogue(LiveCatalogue):
                 json.dumps([[mount.key, mount.path] for mount in session.base.extra_mounts]),
                 session.workspace,
                 session.created_at,
+                json.dumps(dataclasses.asdict(session.settings)),
             )
         except sqlite3.IntegrityError as error:
             raise AlreadyExists("session", session.name or session.id) from error
@@ -236,6 +239,7 @@ def _session(row: sqlite3.Row) -> SessionRecord:
         workspace=row["workspace"],
         created_at=row["created_at"],
         is_open=bool(row["is_open"]),
+        settings=SessionSettings(**json.loads(row["settings"])),
     )
 
 

@@ -40,6 +40,7 @@ _MIGRATIONS = (
     CREATE INDEX operations_open ON operations (id) WHERE status IN ('begun', 'published');
     CREATE INDEX operations_of_session ON operations (session_id);
     """,
+    "ALTER TABLE sessions ADD COLUMN settings TEXT NOT NULL DEFAULT '{}'",
 )
 
 

@@ -68,6 +68,13 @@ class LiveCatalogue(Database):
             raise NotFound("branch", branch, hint=f"waypoint list {session_id} shows the branches")
         return str(rows[0]["incarnation"])
 
+    def workspace(self, session_id: str) -> str:
+        """Where commands of a session start."""
+        rows = self._rows("SELECT workspace FROM sessions WHERE id = ?", session_id)
+        if not rows:
+            raise NotFound("session", session_id, hint="waypoint list shows the sessions")
+        return str(rows[0]["workspace"])
+
     def has_unfinished(self) -> bool:
         """Whether an operation is under way, or was cut off."""
         return bool(self._rows("SELECT 1 FROM operations WHERE status IN ('begun', 'published') LIMIT 1"))

@@ -24,12 +24,17 @@ if TYPE_CHECKING:
 ASK_AGAIN_S = 0.02
 
 # The separator is one that names cannot hold.
-__all__ = ["branch_lock", "gate_lock", "locked", "terminal_lock"]
+__all__ = ["attendant_lock", "branch_lock", "gate_lock", "locked", "terminal_lock"]
 
 
 def branch_lock(session_id: str, branch: str) -> str:
     """The name of a branch's lock; without a branch, of the session's own."""
     return f"{session_id}:{branch}" if branch else session_id
+
+
+def attendant_lock(session_id: str) -> str:
+    """Held by the background process of a session that may ask for its own snapshots."""
+    return f"{session_id}:attendant"
 
 
 def gate_lock(session_id: str, branch: str) -> str:

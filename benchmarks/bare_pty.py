@@ -1,0 +1,23 @@
+"""A command on a PTY with nothing around it: the yardstick for terminal output."""
+
+import os
+import subprocess
+
+__all__ = ["run_on_bare_pty"]
+
+
+def run_on_bare_pty(*command: str) -> int:
+    """Read all that ``command`` writes to a terminal; how many bytes."""
+    master, slave = os.openpty()
+    process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave)
+    os.close(slave)
+    total = 0
+    try:
+        while data := os.read(master, 1 << 16):
+            total += len(data)
+    except OSError:  # EIO: the last one who could write has gone
+        pass
+    finally:
+        os.close(master)
+        process.wait()
+    return total

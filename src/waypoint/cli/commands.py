@@ -1,0 +1,173 @@
+"""Verbs on commands: exec, jobs, wait, output, interrupt."""
+
+import argparse
+import signal
+import sys
+from typing import BinaryIO
+
+from waypoint.cli.answer import Answer
+from waypoint.cli.exec import command_text, write_output
+from waypoint.cli.target import find_branch
+from waypoint.errors import UsageError
+from waypoint.names import MAIN
+from waypoint.session.command import CommandResult
+from waypoint.session.session import Branch
+from waypoint.session.waypoint import Waypoint
+from waypoint.shell.protocol import JobStatus
+
+__all__ = ["exec_", "interrupt", "jobs", "output", "parse_env", "wait"]
+
+
+def exec_(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
+    """A command in any of its forms; the plain one is in waypoint.cli.exec."""
+    if not options.command:
+        raise UsageError("no command", hint="waypoint exec SESSION -- COMMAND")
+    branch = find_branch(waypoint, options.target)
+    if not options.isolated:
+        for name in ("cwd", "env", "user", "stdin"):
+            if getattr(options, name):
+                raise UsageError(f"--{name} needs --isolated", hint="in the shell, say it in the command")
+    elif options.terminal:
+        raise UsageError("--isolated has no terminal", hint="leave out one of the two")
+    if options.detach:
+        return _detach(branch, options)
+    result = _run_isolated(branch, options) if options.isolated else _run(branch, options)
+    document: dict[str, object] = {"exit_code": result.exit_code, "output": result.output}
+    if options.isolated:
+        document["errors"] = result.errors
+    return Answer(
+        text="", document={**document, "duration_ms": result.duration_ms}, exit_code=result.exit_code
+    )
+
+
+def _run(branch: Branch, options: argparse.Namespace) -> CommandResult:
+    return branch.exec(
+        command_text(options.command),
+        terminal=options.terminal or MAIN,
+        timeout_s=options.timeout,
+        wait=options.wait,
+        on_output=None if options.json else write_output,
+        output_limit=options.output_limit,
+    )
+
+
+def _run_isolated(branch: Branch, options: argparse.Namespace) -> CommandResult:
+    return branch.exec_isolated(
+        options.command[0] if len(options.command) == 1 else options.command,
+        stdin=_input(options),
+        cwd=options.cwd,
+        env=parse_env(options.env),
+        user=options.user,
+        timeout_s=options.timeout,
+        on_output=None if options.json else write_output,
+        on_errors=None if options.json else _write_errors,
+        output_limit=options.output_limit,
+    )
+
+
+def _detach(branch: Branch, options: argparse.Namespace) -> Answer:
+    if options.isolated:
+        words = options.command[0] if len(options.command) == 1 else options.command
+        job = branch.start_isolated(words, cwd=options.cwd, env=parse_env(options.env), user=options.user)
+    else:
+        job = branch.start(
+            command_text(options.command), terminal=options.terminal or MAIN, wait=options.wait
+        )
+    return Answer(
+        text=f"Job {job.number} started: waypoint wait {options.target} {job.number}",
+        quiet=str(job.number),
+        document={"job": job.number},
+    )
+
+
+def jobs(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
+    found = find_branch(waypoint, options.target).jobs()
+    documents = [_job_document(status) for status in found]
+    lines = [
+        f"  {document['job']} {document['kind']} {document['state']}"
+        + (f" exit_code={document['exit_code']}" if status.ended else "")
+        + f" output={status.length}"
+        for status, document in zip(found, documents, strict=True)
+    ]
+    return Answer(
+        text="\n".join(["Jobs:", *lines] if lines else ["No jobs found"]),
+        quiet="\n".join(str(status.job) for status in found),
+        document={"jobs": documents},
+    )
+
+
+def wait(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
+    """Ends with the exit code of the job."""
+    ended = find_branch(waypoint, options.target).job(options.job).wait(options.timeout)
+    return Answer(
+        text=f"Job {options.job} ended with exit code {ended.exit_code}",
+        quiet="",
+        document={"job": options.job, "exit_code": ended.exit_code},
+        exit_code=ended.exit_code,
+    )
+
+
+def output(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
+    job = find_branch(waypoint, options.target).job(options.job)
+    if options.follow:
+        job.follow(write_output, _write_errors, offset=options.offset)
+        return Answer(text="", document={"job": options.job})
+    written = job.output(options.offset)
+    if not options.json:
+        write_output(written.output)
+        _write_errors(written.errors)
+    return Answer(
+        text="",
+        document={
+            "job": options.job,
+            "offset": written.offset,
+            "output": written.output.decode(errors="replace"),
+            "errors": written.errors.decode(errors="replace"),
+        },
+    )
+
+
+def interrupt(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
+    branch = find_branch(waypoint, options.target)
+    if options.job is None:
+        branch.interrupt(terminal=options.terminal)
+    else:
+        branch.job(options.job).signal(signal.SIGINT)
+    return Answer(text="", document={"interrupted": True})
+
+
+def parse_env(pairs: list[str] | None) -> dict[str, str]:
+    env = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise UsageError(f"{pair!r} is not NAME=VALUE", hint="--env NAME=VALUE")
+        env[name] = value
+    return env
+
+
+def _job_document(status: JobStatus) -> dict[str, object]:
+    return {
+        "job": status.job,
+        "kind": f"terminal={status.terminal}" if status.terminal else "isolated",
+        "terminal": status.terminal or None,
+        "state": "ended" if status.ended else "running",
+        "exit_code": status.ended.exit_code if status.ended else None,
+        "output_bytes": status.length,
+        "kept_from": status.kept_from,
+        "error_bytes": status.error_length,
+        "errors_kept_from": status.error_kept_from,
+        "pid": status.pid or None,
+    }
+
+
+def _input(options: argparse.Namespace) -> BinaryIO | None:
+    """The caller's own input, unless it is a keyboard: that only if asked for."""
+    if sys.stdin is None or (sys.stdin.isatty() and not options.stdin):
+        return None
+    return sys.stdin.buffer
+
+
+def _write_errors(data: bytes) -> None:
+    sys.stderr.buffer.write(data)
+    sys.stderr.buffer.flush()

@@ -1,0 +1,171 @@
+"""Shell completion: the scripts for bash, zsh and fish, and the candidates they ask for.
+
+The scripts know nothing of the grammar; they ask ``waypoint __complete WORDS…``, which reads it from the parser
+and names of sessions, branches and checkpoints from the catalogue. Nothing is changed, mounted or repaired
+for that, and a catalogue that may not be read gives no candidates.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from waypoint.cli.answer import Answer
+from waypoint.cli.parser import grammar
+from waypoint.config import config_files, find_state_dir
+from waypoint.errors import WaypointError
+from waypoint.session.place import Place
+from waypoint.shell.client import ShellClient
+from waypoint.store.catalogue import Catalogue
+from waypoint.store.live import catalogue_path
+
+__all__ = ["complete", "completion", "print_candidates"]
+
+SCRIPTS = {
+    "bash": """\
+_waypoint() {
+    local word
+    COMPREPLY=()
+    while IFS= read -r word; do COMPREPLY+=("$word"); done < <(
+        waypoint __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null
+    )
+    if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *: ]]; then compopt -o nospace; fi
+    # The part before a colon is a word of its own to readline.
+    local before="${COMP_WORDS[COMP_CWORD]%"${COMP_WORDS[COMP_CWORD]##*:}"}"
+    if [[ -n $before && $COMP_WORDBREAKS == *:* ]]; then COMPREPLY=("${COMPREPLY[@]#"$before"}"); fi
+}
+complete -o default -F _waypoint waypoint
+""",
+    "zsh": """\
+#compdef waypoint
+_waypoint() {
+    local -a found
+    found=("${(@f)$(waypoint __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+    compadd -Q -S '' -- ${found:#} || _files
+}
+compdef _waypoint waypoint
+""",
+    "fish": """\
+function __waypoint_complete
+    set -l words (commandline -opc) (commandline -ct)
+    waypoint __complete $words[2..-1] 2>/dev/null
+end
+complete -c waypoint -f -a '(__waypoint_complete)'
+""",
+}
+
+
+def completion(_state_dir: Path, options: argparse.Namespace) -> Answer:
+    script = SCRIPTS[options.shell]
+    return Answer(text=script.rstrip("\n"), quiet=script.rstrip("\n"), document={"script": script})
+
+
+def print_candidates(words: Sequence[str]) -> int:
+    """Called by the scripts, with all words up to the cursor."""
+    for word in complete(words):
+        print(word)
+    return 0
+
+
+def complete(words: Sequence[str]) -> list[str]:
+    """What the last of ``words`` may become."""
+    *before, unfinished = words or [""]
+    return sorted({word for word in _candidates(before) if word.startswith(unfinished)})
+
+
+def _candidates(before: Sequence[str]) -> Iterator[str]:
+    """All words that may follow ``before``."""
+    if "--" in before:
+        return
+    parser, operands, wanted = _walk(before)
+    if wanted is not None:
+        yield from _values(wanted, operands)
+        return
+    subverbs = _subverbs(parser)
+    if subverbs:
+        yield from subverbs
+    positionals = [
+        action for action in parser._actions if not action.option_strings and not _is_verbs(action)
+    ]
+    if len(operands) < len(positionals):
+        yield from _values(positionals[len(operands)], operands)
+    elif positionals and positionals[-1].nargs in ("*", "+"):
+        yield from _values(positionals[-1], operands)
+    for action in parser._actions:
+        yield from (name for name in action.option_strings if name.startswith("--"))
+
+
+def _walk(
+    before: Sequence[str],
+) -> tuple[argparse.ArgumentParser, list[str], argparse.Action | None]:
+    """The parser of the verb that was typed, its operands so far, and the option that waits for its value."""
+    parser, operands = grammar(), list[str]()
+    wanted: argparse.Action | None = None
+    for word in before:
+        if wanted is not None:
+            wanted = None
+        elif word.startswith("-"):
+            action = parser._option_string_actions.get(word)
+            wanted = action if action is not None and action.nargs is None else None
+        elif word in _subverbs(parser):
+            parser, operands = _subverbs(parser)[word], []
+        else:
+            operands.append(word)
+    return parser, operands, wanted
+
+
+def _is_verbs(action: argparse.Action) -> bool:
+    return isinstance(action, argparse._SubParsersAction)
+
+
+def _subverbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
+
+
+def _values(action: argparse.Action, operands: Sequence[str]) -> Iterator[str]:
+    """Candidates for one operand or one option's value, by what its help calls it."""
+    if action.choices is not None:
+        yield from map(str, action.choices)
+        return
+    if not isinstance(action.metavar, str):
+        return
+    path = catalogue_path(_state_dir())
+    if not os.access(path, os.R_OK | os.W_OK):
+        return
+    catalogue = Catalogue(path)
+    try:
+        yield from _known(catalogue, action.metavar, operands)
+    except (WaypointError, OSError):
+        return
+    finally:
+        catalogue.close()
+
+
+def _known(catalogue: Catalogue, metavar: str, operands: Sequence[str]) -> Iterator[str]:
+    if metavar in ("SESSION", "SESSION[:BRANCH]", "SRC", "DST"):
+        for session in catalogue.sessions():
+            name = session.name or session.id
+            yield name
+            if metavar != "SESSION":
+                yield from (f"{name}:{branch.name}" for branch in catalogue.branches(session.id))
+        return
+    if not operands:
+        return
+    reference, _, branch = operands[0].partition(":")
+    session_id = catalogue.session_id(reference)
+    if metavar in ("NAME", "NAME|BRANCH"):
+        yield from (checkpoint.name for checkpoint in catalogue.checkpoints(session_id))
+    if metavar == "NAME|BRANCH":
+        yield from (record.name for record in catalogue.branches(session_id))
+    place = Place(_state_dir(), catalogue, session_id, branch or "main")
+    if metavar in ("T", "TERMINAL"):
+        yield from (terminal.name for terminal in place.ask(ShellClient.terminals))
+    if metavar == "JOB":
+        yield from (str(job.job) for job in place.ask(ShellClient.jobs))
+
+
+def _state_dir() -> str:
+    return find_state_dir(None, environ=os.environ, files=config_files(os.environ))

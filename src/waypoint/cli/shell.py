@@ -1,0 +1,53 @@
+"""``waypoint shell``: a session and a person in it, at once."""
+
+import argparse
+import os
+import sys
+
+from waypoint.cli.answer import Answer
+from waypoint.cli.commands import parse_env
+from waypoint.cli.terminals import attach_to
+from waypoint.names import MAIN
+from waypoint.session.session import Session
+from waypoint.session.waypoint import Waypoint
+
+__all__ = ["shell"]
+
+_QUESTION = "Keep the session (k), save a checkpoint and keep it (s), or remove it (r)? [k] "
+
+
+def shell(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
+    session = waypoint.create(
+        options.directory or (os.getcwd() if options.base in (None, "host") else None),
+        base=options.base,
+        name=options.name,
+        env=parse_env(options.env),
+        shell=options.shell or None,
+        allow_self=options.allow_self,
+    )
+    reference = options.name or session.id
+    try:
+        ended = attach_to(session.main, reference, MAIN, detach_key=options.detach_key, read_only=False)
+    except BaseException:
+        session.cleanup(force=True)
+        raise
+    return Answer(
+        text=_settle(session, reference),
+        quiet=session.id,
+        document={"session_id": session.id, "ended": ended},
+    )
+
+
+def _settle(session: Session, reference: str) -> str:
+    """Ask what to keep. Who says nothing keeps everything."""
+    kept = f"Kept: waypoint attach {reference}"
+    while True:
+        print(_QUESTION, end="", file=sys.stderr, flush=True)
+        answer = sys.stdin.readline().strip().lower()
+        if answer in ("", "k"):
+            return kept
+        if answer == "s":
+            return f"Checkpoint '{session.snapshot().name}' created successfully. {kept}"
+        if answer == "r":
+            session.cleanup(force=True)
+            return f"Session '{session.id}' cleaned up successfully"

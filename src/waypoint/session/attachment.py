@@ -1,0 +1,233 @@
+"""A person at a terminal of a branch: their own terminal becomes its window.
+
+What they type goes in, what it prints comes out, unchanged. Checkpoints of the branch pass unnoticed. When
+it is restored, their screen is drawn anew as it was at that point, and typing goes on.
+"""
+
+import fcntl
+import os
+import select
+import signal
+import struct
+import termios
+import tty
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from waypoint.errors import UsageError
+from waypoint.session.place import Place
+from waypoint.session.view import (
+    Answered,
+    Ended,
+    Event,
+    Printed,
+    Reconnected,
+    Redrawn,
+    Replaced,
+    TerminalView,
+)
+from waypoint.shell.client import InitRefused
+from waypoint.shell.protocol import ErrorCode, TerminalState, encode_input, encode_resize
+from waypoint.shell.rendering import redraw
+from waypoint.shell.terminal import WindowSize
+
+__all__ = ["attach", "require_terminal"]
+
+_READ_BYTES = 4096
+_QUEUE_BYTES_MAX = 1 << 20  # of a paste that the terminal has not taken yet
+_TRY_AGAIN_MS = 50
+# Leave whatever a full-screen program had set on the person's own terminal.
+_RESET = b"\x1b[0m\x1b[?1000;1002;1003;1006;2004;1l\x1b>\x1b[r\x1b[?1049l\x1b[?25h\r\n"
+
+
+def require_terminal(keyboard: int, window: int) -> None:
+    """Raises UsageError unless there is a person's terminal at both."""
+    if not (os.isatty(keyboard) and os.isatty(window)):
+        raise UsageError("attach needs a terminal", hint="use waypoint screen and waypoint send in scripts")
+
+
+def attach(
+    place: Place,
+    terminal: str,
+    *,
+    keyboard: int,
+    window: int,
+    detach_key: int,
+    notice: str,
+    read_only: bool = False,
+) -> str:
+    """Connect the caller's terminal (descriptors ``keyboard`` and ``window``) with one of a branch.
+
+    ``notice`` stands in the last row until something happens.
+    Returns why it ended: ``detached``, ``exited`` (its shell has ended), ``closed``, or ``hung up``.
+    """
+    with TerminalView(place, terminal) as view, _raw(keyboard), _resizes() as resized:
+        attachment = _Attachment(view, keyboard, window, detach_key, notice, read_only=read_only)
+        return attachment.run(resized)
+
+
+class _Attachment:
+    def __init__(
+        self,
+        view: TerminalView,
+        keyboard: int,
+        window: int,
+        detach_key: int,
+        notice: str,
+        *,
+        read_only: bool,
+    ) -> None:
+        self._view = view
+        self._keyboard = keyboard
+        self._window = window
+        self._detach_key = bytes((detach_key,))
+        self._read_only = read_only
+        self._notice = notice
+        self._typed = bytearray()
+        self._is_blocked = False
+        self._must_fit = True
+        self._end = "exited" if view.status.state == TerminalState.DEAD else ""
+
+    def run(self, resized: int) -> str:
+        try:
+            self._redraw()
+            while not self._end:
+                self._turn(resized)
+        finally:
+            self._show(_RESET)
+        return self._end
+
+    def _turn(self, resized: int) -> None:
+        if self._must_fit:
+            self._fit()
+        for event in self._view.events(0.0):  # what a request has left in our buffer, where no poll sees it
+            self._happened(event)
+        poll = select.poll()
+        if len(self._typed) < _QUEUE_BYTES_MAX:
+            poll.register(self._keyboard, select.POLLIN)
+        poll.register(self._view.fileno(), select.POLLIN)
+        poll.register(resized, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(_TRY_AGAIN_MS if self._is_blocked else None)}
+        if self._view.fileno() in ready:
+            for event in self._view.events(None):
+                self._happened(event)
+        if resized in ready:
+            os.read(resized, _READ_BYTES)
+            self._must_fit = True
+        if self._keyboard in ready:
+            self._read_keys()
+        self._type()
+
+    def _read_keys(self) -> None:
+        try:
+            keys = os.read(self._keyboard, _READ_BYTES)
+        except OSError:  # the person's own terminal is gone
+            keys = b""
+        self._clear_notice()
+        before, key, _ = keys.partition(self._detach_key)
+        if not self._read_only:
+            self._typed += before
+        if key or not keys:
+            self._end = "detached" if key else "hung up"
+
+    def _type(self) -> None:
+        self._is_blocked = False
+        while self._typed and not self._is_blocked:
+            piece = bytes(self._typed[:_READ_BYTES])
+            refusal = self._request(encode_input(self._view.terminal, piece))
+            if refusal is not None and refusal.reason == ErrorCode.TOO_LARGE:
+                self._is_blocked = True  # its program does not read: try again a little later
+            else:
+                del self._typed[: len(piece)]
+
+    def _fit(self) -> None:
+        """Give the terminal the size of the window."""
+        self._must_fit = False
+        size = _window_size(self._window)
+        if not self._read_only and size != (self._view.status.rows, self._view.status.columns):
+            self._request(encode_resize(self._view.terminal, *size))
+
+    def _request(self, frame: bytes) -> InitRefused | None:
+        """Send a request and see it answered once, whatever happens to the connection."""
+        with self._view.place.gate():
+            self._view.send(frame)
+            while not self._end:
+                for event in self._view.events(None):
+                    if isinstance(event, Answered):
+                        return event.refusal
+                    if isinstance(event, Reconnected):
+                        self._view.send(frame)
+                    self._happened(event)
+                    if isinstance(event, Replaced):
+                        return None
+        return None
+
+    def _happened(self, event: Event) -> None:
+        if isinstance(event, Printed):
+            if not self._clear_notice():
+                self._show(event.data)
+        elif isinstance(event, Redrawn):
+            self._redraw()
+        elif isinstance(event, Replaced):
+            self._typed.clear()  # it was meant for what is gone
+            self._must_fit = True
+            self._redraw()
+        elif isinstance(event, Ended):
+            self._end = "closed"
+        if self._view.status.state == TerminalState.DEAD:
+            self._end = self._end or "exited"
+
+    def _redraw(self) -> None:
+        self._show(redraw(self._view.screen()))
+        if self._notice:
+            rows, columns = _window_size(self._window)
+            text = f" {self._notice} "[:columns].encode()
+            self._show(b"\x1b7\x1b[%d;1H\x1b[7m%s\x1b[0m\x1b8" % (rows, text))
+
+    def _clear_notice(self) -> bool:
+        """Show what the notice stands on; False if it was gone already."""
+        if not self._notice:
+            return False
+        self._notice = ""
+        self._redraw()
+        return True
+
+    def _show(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._window, data) :]
+
+
+def _window_size(window: int) -> WindowSize:
+    rows, columns, _, _ = struct.unpack("HHHH", fcntl.ioctl(window, termios.TIOCGWINSZ, bytes(8)))
+    return rows or 24, columns or 80
+
+
+@contextmanager
+def _raw(keyboard: int) -> Iterator[None]:
+    mode = termios.tcgetattr(keyboard)
+    tty.setraw(keyboard, termios.TCSADRAIN)  # what was typed ahead is meant for the branch
+    try:
+        yield
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, mode)
+
+
+@contextmanager
+def _resizes() -> Iterator[int]:
+    """A descriptor that becomes readable when the window has another size."""
+    read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def wake(_number: int, _frame: FrameType | None) -> None:
+        try:
+            os.write(write_end, b"w")
+        except BlockingIOError:  # it is awake already
+            return
+
+    before = signal.signal(signal.SIGWINCH, wake)
+    try:
+        yield read_end
+    finally:
+        signal.signal(signal.SIGWINCH, before)
+        os.close(read_end)
+        os.close(write_end)

@@ -1,0 +1,239 @@
+"""Follow one job to its end, through checkpoints of its branch, a time limit and a limit of output."""
+
+from __future__ import annotations
+
+import time
+
+from waypoint.errors import Busy, CommandTimedOut, OutputLimitExceeded
+from waypoint.shell.client import ConnectionLost, InitRefused, ShellClient, shell_error
+from waypoint.shell.protocol import (
+    Ended,
+    ProtocolError,
+    Reply,
+    encode_kill,
+    parse_ended,
+    parse_error,
+    parse_output,
+)
+
+TYPE_CHECKING = False  # see waypoint.errors
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from waypoint.session.place import Place
+
+__all__ = ["Follower", "Newlines", "Sink"]
+
+INTERRUPT, TERMINATE, KILL = 2, 15, 9
+GRACE_S = 2.0
+LOST = b"\n[output lost: nobody read it in time]\n"
+
+
+class Sink:
+    """Where the output of a job goes: collected, or to a function as it comes."""
+
+    __slots__ = ("_chunks", "_give", "_newlines", "offset", "reader_gone")
+
+    def __init__(self, on_output: Callable[[bytes], None] | None, *, from_terminal: bool) -> None:
+        self.offset = 0
+        self.reader_gone: BrokenPipeError | None = None
+        self._chunks: list[bytes] = []
+        self._give = self._chunks.append if on_output is None else on_output
+        self._newlines = Newlines() if from_terminal else None
+
+    def take(self, offset: int, data: bytes) -> None:
+        self.offset = offset + len(data)
+        self.emit(data if self._newlines is None else self._newlines.convert(data))
+
+    def end(self) -> None:
+        if self._newlines is not None:
+            self.emit(self._newlines.end())
+
+    def emit(self, data: bytes) -> None:
+        if not data:
+            return
+        try:
+            self._give(data)
+        except BrokenPipeError as error:
+            # Nobody reads any more (`… | head`). On a pipe of its own the command would be ended by that.
+            self.reader_gone = error
+            self._give = _discard
+
+    def collected(self) -> bytes:
+        return b"".join(self._chunks)
+
+
+class Follower:
+    """Follows one job through reconnections; a context manager, which closes the connection."""
+
+    def __init__(
+        self,
+        place: Place,
+        client: ShellClient,
+        incarnation: str,
+        job: int,
+        output: Sink,
+        errors: Sink | None = None,
+        *,
+        is_ours: bool = True,
+        limit_bytes: int | None = None,
+    ) -> None:
+        self.job = job
+        self.output = output
+        self.errors = errors
+        self._is_ours = is_ours
+        self._may_interrupt = is_ours
+        self._limit_bytes = limit_bytes
+        self._ending: CommandTimedOut | OutputLimitExceeded | None = None
+        self._answers_due = 0
+        self._place = place
+        self._client = client
+        self._incarnation = incarnation
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def until_end(self, timeout_s: float | None) -> Ended:
+        """Take the output until the job has ended.
+
+        Raises CommandTimedOut or OutputLimitExceeded when the job has been ended because of that, or resists it.
+        """
+        progress = self.progress(timeout_s)
+        while True:
+            try:
+                next(progress)
+            except StopIteration as end:
+                ended: Ended = end.value
+                return ended
+
+    def progress(self, timeout_s: float | None) -> Generator[None, None, Ended]:
+        """The same in steps: one for each piece of output."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        signals = [INTERRUPT, TERMINATE, KILL]
+        while True:
+            try:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                kind, payload = self._client.next_frame(left)
+            except ConnectionLost:
+                self._reconnect()
+                continue
+            except KeyboardInterrupt:
+                # The first is meant for the command, as at any terminal; the second for us.
+                if not self._may_interrupt:
+                    raise
+                self._may_interrupt = False
+                self._kill(INTERRUPT)
+                continue
+            except TimeoutError:
+                if not self._is_ours:
+                    raise self._still_busy() from None
+                if self._ending is None and self._reader_gone() is None:
+                    self._ending = CommandTimedOut(timeout_s or 0.0)
+                if not signals:  # a loop of the shell itself that ignores SIGINT
+                    raise self._end_of_patience() from None
+                self._kill(signals.pop(0))
+                deadline = time.monotonic() + GRACE_S
+                continue
+            if kind == Reply.ENDED:
+                return self._ended(parse_ended(payload))
+            if self._take(kind, payload):
+                deadline = time.monotonic()
+            yield
+
+    def give_up(self) -> None:
+        """End the job: nobody wants its output any more."""
+        try:
+            self.until_end(0.0)
+        except CommandTimedOut:
+            return
+
+    def _ended(self, ended: Ended) -> Ended:
+        for sink in self._sinks():
+            sink.end()
+        failure = self._reader_gone() or self._with_output(self._ending)
+        if failure is not None:
+            raise failure
+        return ended
+
+    def _take(self, kind: int, payload: bytes) -> bool:
+        """Deal with a frame on the way; whether the job has to be ended now."""
+        was_ending = self._ending is not None or self._reader_gone() is not None
+        if kind == Reply.OUTPUT:
+            self.output.take(*parse_output(payload))
+        elif kind == Reply.ERROR_OUTPUT and self.errors is not None:
+            self.errors.take(*parse_output(payload))
+        elif kind == Reply.LOST:
+            (self.errors if payload[0] and self.errors is not None else self.output).emit(LOST)
+        elif kind in (Reply.OK, Reply.ERROR) and self._answers_due:
+            self._answers_due -= 1
+        elif kind == Reply.ERROR:
+            raise shell_error(InitRefused(*parse_error(payload)), self._place.where)
+        else:
+            raise ProtocolError(f"frame {kind:#x} while following a job")
+        if was_ending:
+            return False
+        if self._limit_bytes is not None and sum(sink.offset for sink in self._sinks()) > self._limit_bytes:
+            self._ending = OutputLimitExceeded(self._limit_bytes)
+        return self._ending is not None or self._reader_gone() is not None
+
+    def _sinks(self) -> tuple[Sink, ...]:
+        return (self.output,) if self.errors is None else (self.output, self.errors)
+
+    def _reader_gone(self) -> BrokenPipeError | None:
+        return next((sink.reader_gone for sink in self._sinks() if sink.reader_gone is not None), None)
+
+    def _with_output(
+        self, ending: CommandTimedOut | OutputLimitExceeded | None
+    ) -> CommandTimedOut | OutputLimitExceeded | None:
+        if ending is not None:
+            ending.output = self.output.collected()
+            if isinstance(ending, OutputLimitExceeded):
+                ending.output = ending.output[: self._limit_bytes]
+        return ending
+
+    def _end_of_patience(self) -> BaseException:
+        failure = self._reader_gone() or self._with_output(self._ending) or CommandTimedOut(0.0)
+        if isinstance(failure, CommandTimedOut):
+            return CommandTimedOut(failure.timeout_s, failure.output, resists=True)
+        return failure
+
+    def _still_busy(self) -> Busy:
+        what = f"{self._place.where} is still busy with job {self.job}"
+        return Busy(what, hint=f"waypoint wait waits for it, waypoint interrupt ends it: job {self.job}")
+
+    def _kill(self, number: int) -> None:
+        frame = encode_kill(self.job, number)
+        try:
+            self._client.send(frame)
+        except ConnectionLost:
+            self._reconnect()
+            self._client.send(frame)
+        self._answers_due += 1
+
+    def _reconnect(self) -> None:
+        self._client.close()
+        self._answers_due = 0
+        self._client = self._place.reconnect(self._incarnation)
+        self._client.follow(self.job, self.output.offset, self.errors.offset if self.errors else 0)
+
+
+class Newlines:
+    """Undoes what the terminal did to the output: each line feed became carriage return, line feed."""
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def convert(self, data: bytes) -> bytes:
+        data = self._held + data
+        self._held = b"\r" if data.endswith(b"\r") else b""
+        return data[: len(data) - len(self._held)].replace(b"\r\n", b"\n")
+
+    def end(self) -> bytes:
+        return self._held
+
+
+def _discard(_data: bytes) -> None:
+    pass

@@ -1,0 +1,186 @@
+"""What can be done in a branch that runs: commands, jobs, terminals. One interface for branches and sessions."""
+
+import signal
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+
+from waypoint.names import MAIN
+from waypoint.session import terminals
+from waypoint.session.command import CommandResult, run_command, start_command
+from waypoint.session.isolated import Input, run_isolated, start_isolated
+from waypoint.session.jobs import Job, list_jobs
+from waypoint.session.place import Place
+from waypoint.session.streaming import CommandStream
+from waypoint.shell.protocol import JobStatus, TerminalStatus
+from waypoint.shell.screen import Screen
+from waypoint.shell.terminal import DEFAULT_SIZE, WindowSize
+
+__all__ = ["COLLECTED_BYTES_MAX", "BranchInteraction"]
+
+COLLECTED_BYTES_MAX = 64 << 20
+"""How much output a command may write when it is collected in memory, unless the caller says otherwise."""
+
+
+class BranchInteraction:
+    """Commands, jobs and terminals of one branch; of a session, those of its branch ``main``."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def place(self) -> Place:
+        """How to reach the branch."""
+
+    # -- commands
+
+    def exec(
+        self,
+        command: str,
+        *,
+        terminal: str = MAIN,
+        timeout_s: float | None = None,
+        wait: bool = True,
+        on_output: Callable[[bytes], None] | None = None,
+        output_limit: int | None = None,
+    ) -> CommandResult:
+        """Run ``command`` in the branch's shell; its effects on the shell stay.
+
+        The exit code is the command's own. With ``on_output`` the output goes there as it comes and is not
+        collected. A second caller waits its turn, or gets Busy with ``wait=False``.
+        """
+        return run_command(
+            self.place,
+            command,
+            terminal=terminal,
+            timeout_s=timeout_s,
+            wait=wait,
+            on_output=on_output,
+            output_limit=_limit(output_limit, on_output),
+        )
+
+    def stream(
+        self,
+        command: str,
+        *,
+        terminal: str = MAIN,
+        timeout_s: float | None = None,
+        wait: bool = True,
+        output_limit: int | None = None,
+    ) -> CommandStream:
+        """Run ``command`` as exec() does, and iterate over its output while it runs."""
+        return CommandStream(
+            self.place,
+            command,
+            terminal=terminal,
+            timeout_s=timeout_s,
+            wait=wait,
+            output_limit=output_limit,
+        )
+
+    def exec_isolated(
+        self,
+        command: str | Sequence[str],
+        *,
+        stdin: Input = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+        timeout_s: float | None = None,
+        on_output: Callable[[bytes], None] | None = None,
+        on_errors: Callable[[bytes], None] | None = None,
+        output_limit: int | None = None,
+    ) -> CommandResult:
+        """Run ``command`` (shell text, or a list of words) beside the shells, which it does not touch.
+
+        Its outputs are apart (``output``, ``errors``). Any number may run at once, also while the shell is busy.
+        """
+        return run_isolated(
+            self.place,
+            command,
+            stdin=stdin,
+            cwd=cwd,
+            env=env,
+            user=user,
+            timeout_s=timeout_s,
+            on_output=on_output,
+            on_errors=on_errors,
+            output_limit=_limit(output_limit, on_output),
+        )
+
+    def start(self, command: str, *, terminal: str = MAIN, wait: bool = True) -> Job:
+        """Start ``command`` in the branch's shell and leave it to itself. The shell is busy until it ends."""
+        return Job(self.place, start_command(self.place, command, terminal=terminal, wait=wait))
+
+    def start_isolated(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user: str | None = None,
+    ) -> Job:
+        """Start ``command`` beside the shells and leave it to itself."""
+        return Job(self.place, start_isolated(self.place, command, cwd=cwd, env=env, user=user))
+
+    # -- jobs
+
+    def jobs(self) -> list[JobStatus]:
+        """The commands that the branch keeps, running and ended, oldest first."""
+        return list_jobs(self.place)
+
+    def job(self, number: int) -> Job:
+        return Job(self.place, number)
+
+    # -- terminals
+
+    def terminals(self) -> list[TerminalStatus]:
+        return terminals.list_terminals(self.place)
+
+    def open_terminal(
+        self,
+        name: str,
+        *,
+        size: WindowSize = DEFAULT_SIZE,
+        shell: str | None = None,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Open a terminal with a shell. A name whose shell has ended gets a fresh one."""
+        terminals.new_terminal(self.place, name, size=size, shell=shell, cwd=cwd, env=env)
+
+    def close_terminal(self, name: str) -> None:
+        terminals.close_terminal(self.place, name)
+
+    def resize(self, size: WindowSize, *, terminal: str = MAIN) -> None:
+        """Give a terminal (rows, columns); its programs get SIGWINCH."""
+        terminals.resize_terminal(self.place, terminal, size)
+
+    def interrupt(self, *, terminal: str = MAIN) -> None:
+        """As the key Ctrl-C does: SIGINT for what runs in the foreground."""
+        terminals.signal_terminal(self.place, terminal, signal.SIGINT)
+
+    def send(self, *keys: str, terminal: str = MAIN, literal: bool = False) -> None:
+        """Type text and named keys (``Enter``, ``C-c``, ``Up``), as ``tmux send-keys`` does."""
+        terminals.send_keys(self.place, terminal, keys, literal=literal)
+
+    def screen(self, *, terminal: str = MAIN, scrollback: int = 0) -> Screen:
+        """What the terminal shows now."""
+        return terminals.look(self.place, terminal, scrollback)
+
+    def wait_for(
+        self,
+        *,
+        text: str | None = None,
+        idle_ms: float | None = None,
+        exit: bool = False,
+        terminal: str = MAIN,
+        timeout_s: float | None = None,
+    ) -> Screen:
+        """Wait until the screen shows ``text``, or is quiet for ``idle_ms``, or its command has ended."""
+        return terminals.wait_for(
+            self.place, terminal, text=text, idle_ms=idle_ms, exit=exit, timeout_s=timeout_s
+        )
+
+
+def _limit(output_limit: int | None, on_output: Callable[[bytes], None] | None) -> int | None:
+    return COLLECTED_BYTES_MAX if output_limit is None and on_output is None else output_limit

@@ -1,0 +1,148 @@
+"""Jobs of a branch: commands that init has started, running or ended, each with what it wrote.
+
+They are part of every checkpoint: after a restore the same jobs are there, with the same numbers.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from waypoint.errors import NotFound, WaitTimedOut
+from waypoint.session.command import checked_timeout
+from waypoint.session.following import Follower, Sink
+from waypoint.session.place import Place
+from waypoint.shell.client import ConnectionLost, InitRefused, ShellClient, shell_error
+from waypoint.shell.protocol import (
+    Ended,
+    ErrorCode,
+    JobStatus,
+    ProtocolError,
+    Reply,
+    Request,
+    encode_job,
+    encode_kill,
+    parse_ended,
+    parse_error,
+    parse_output,
+)
+
+__all__ = ["Job", "JobOutput", "list_jobs"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutput:
+    """What a job has written from the offsets asked for, and from where on it is still kept."""
+
+    output: bytes
+    errors: bytes
+    offset: int
+    error_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job, by its number."""
+
+    place: Place
+    number: int
+
+    def status(self) -> JobStatus:
+        for status in list_jobs(self.place):
+            if status.job == self.number:
+                return status
+        raise self._unknown()
+
+    def wait(self, timeout_s: float | None = None) -> Ended:
+        """Wait for its end. Raises WaitTimedOut; the job then still runs."""
+        checked_timeout(timeout_s)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        incarnation = self.place.incarnation()
+        while True:
+            with self.place.reconnect(incarnation) as client:
+                try:
+                    client.send(encode_job(Request.WAIT, self.number))
+                    left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                    kind, payload = client.next_frame(left)
+                except ConnectionLost:  # a checkpoint: ask again
+                    continue
+                except TimeoutError:
+                    raise WaitTimedOut(
+                        f"job {self.number} of {self.place.where} still runs after {timeout_s:g} s"
+                    ) from None
+            if kind == Reply.ENDED:
+                return parse_ended(payload)
+            raise self._refused(kind, payload)
+
+    def output(self, offset: int = 0, error_offset: int = 0) -> JobOutput:
+        """What it has written until now, from ``offset`` on, as far as it is kept."""
+        status = self.status()
+        offset, error_offset = max(offset, status.kept_from), max(error_offset, status.error_kept_from)
+        if offset >= status.length and error_offset >= status.error_length:
+            return JobOutput(b"", b"", min(offset, status.length), min(error_offset, status.error_length))
+        return self.place.ask(lambda client: self._collect(client, status, offset, error_offset))
+
+    def follow(
+        self,
+        on_output: Callable[[bytes], None],
+        on_errors: Callable[[bytes], None] | None = None,
+        *,
+        offset: int = 0,
+        timeout_s: float | None = None,
+    ) -> Ended:
+        """Give its output to ``on_output`` as it comes, from ``offset`` on, until it has ended."""
+        status = self.status()
+        output = Sink(on_output, from_terminal=bool(status.terminal))
+        errors = Sink(on_errors or on_output, from_terminal=False)
+        output.offset = offset
+        with self.place.gate():
+            incarnation = self.place.incarnation()
+            client = self.place.connect(incarnation)
+        with Follower(
+            self.place, client, incarnation, self.number, output, errors, is_ours=False
+        ) as follower:
+            client.follow(self.number, offset, 0)
+            return follower.until_end(timeout_s)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to its processes."""
+        try:
+            self.place.ask(lambda client: client.ask(encode_kill(self.number, number)))
+        except InitRefused as refusal:
+            raise self._explained(refusal) from refusal
+
+    def _collect(self, client: ShellClient, status: JobStatus, offset: int, error_offset: int) -> JobOutput:
+        output = Sink(None, from_terminal=False)
+        errors = Sink(None, from_terminal=False)
+        output.offset, errors.offset = offset, error_offset
+        client.follow(self.number, offset, error_offset)
+        while output.offset < status.length or errors.offset < status.error_length:
+            kind, payload = client.next_frame(None)
+            if kind == Reply.OUTPUT:
+                output.take(*parse_output(payload))
+            elif kind == Reply.ERROR_OUTPUT:
+                errors.take(*parse_output(payload))
+            elif kind == Reply.ENDED:
+                break
+            elif kind != Reply.LOST:
+                raise self._refused(kind, payload)
+        return JobOutput(output.collected(), errors.collected(), offset, error_offset)
+
+    def _refused(self, kind: int, payload: bytes) -> Exception:
+        if kind != Reply.ERROR:
+            return ProtocolError(f"frame {kind:#x} about a job")
+        return self._explained(InitRefused(*parse_error(payload)))
+
+    def _explained(self, refusal: InitRefused) -> Exception:
+        return (
+            self._unknown()
+            if refusal.reason == ErrorCode.UNKNOWN_JOB
+            else shell_error(refusal, self.place.where)
+        )
+
+    def _unknown(self) -> NotFound:
+        return NotFound("job", str(self.number), hint="waypoint jobs shows those that are kept")
+
+
+def list_jobs(place: Place) -> list[JobStatus]:
+    """The jobs that init keeps, oldest first."""
+    return place.ask(ShellClient.jobs)

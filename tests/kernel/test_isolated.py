@@ -1,0 +1,142 @@
+"""Commands beside the shell: apart from it, apart from each other, and exact to the byte."""
+
+import hashlib
+import io
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from support.waiting import DEADLINE_S, wait_until
+from waypoint import CommandResult, Session
+from waypoint.errors import BranchReplaced, CommandTimedOut, NotFound, OutputLimitExceeded, ShellError
+
+
+def test_output_and_errors_are_apart_and_bytes_are_kept(session: Session) -> None:
+    result = session.exec_isolated(r"printf 'a\r\n\377\0z'; echo bad >&2; exit 7")
+    assert (result.exit_code, result.output_bytes, result.error_bytes) == (7, b"a\r\n\xff\0z", b"bad\n")
+
+
+def test_the_shell_is_not_touched_and_does_not_leak_in(session: Session) -> None:
+    session.exec("cd /usr; export V=shell; x=1")
+    result = session.exec_isolated("pwd; echo ${V-none}; cd /; export V=isolated; tty")
+    assert result.output == f"{session.record.workspace}\nnone\nnot a tty\n"
+    assert session.exec("pwd; echo $V $x $?").output == "/usr\nshell 1 0\n"
+
+
+def test_words_are_a_command_and_text_is_for_a_shell(session: Session) -> None:
+    assert session.exec_isolated(["printf", "%s|", "a b", "$HOME", "*"]).output == "a b|$HOME|*|"
+    assert session.exec_isolated("echo $HOME").output == "/root\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [("exit 255", 255), ("kill -9 $$", 137), ("kill -TERM $$", 143)]
+)
+def test_exit_codes_are_exact(session: Session, command: str, code: int) -> None:
+    assert session.exec_isolated(command).exit_code == code
+
+
+def test_directory_variables_and_user_can_be_chosen(session: Session) -> None:
+    result = session.exec_isolated(
+        'pwd; echo "$V"; id -un; echo $HOME', cwd="/usr/share", env={"V": "a b"}, user="nobody"
+    )
+    assert result.output == "/usr/share\na b\nnobody\n/nonexistent\n"
+    assert session.exec_isolated("id -u; id -g", user="1234:99").output == "1234\n99\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"command": ["/no/such/program"]}, ShellError, "No such file"),
+        ({"command": "true", "cwd": "/no/such"}, ShellError, "/no/such"),
+        ({"command": "true", "user": "no-such-user"}, NotFound, "no-such-user"),
+    ],
+)
+def test_what_cannot_be_started_is_refused_by_name(
+    session: Session, arguments: dict[str, str], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        session.exec_isolated(**arguments)  # type: ignore[arg-type]
+    assert session.exec_isolated("true").exit_code == 0
+
+
+def test_input_comes_from_bytes_or_a_file_and_has_an_end(session: Session) -> None:
+    data = os.urandom(3_000_000)
+    assert session.exec_isolated("cat", stdin=data).output_bytes == data
+    with io.BytesIO() as _, open("/etc/services", "rb") as file:
+        assert session.exec_isolated("wc -c", stdin=file).output.strip() == str(
+            os.stat("/etc/services").st_size
+        )
+    assert session.exec_isolated("cat").output == ""
+
+
+def test_a_command_that_does_not_read_its_input_is_not_held_up(session: Session) -> None:
+    assert session.exec_isolated("exec <&-; echo done", stdin=b"x" * 1_000_000).output == "done\n"
+    assert session.exec_isolated("head -c 3", stdin=b"y" * 1_000_000).output == "yyy"
+
+
+def test_it_runs_while_the_shell_is_busy_and_many_run_at_once(session: Session) -> None:
+    busy = session.start("until [ -e /tmp/go ]; do sleep 0.02; done")
+    with ThreadPoolExecutor(16) as pool:
+        results = list(pool.map(lambda n: session.exec_isolated(f"echo {n}; echo e{n} >&2"), range(16)))
+    assert [(result.output, result.errors) for result in results] == [
+        (f"{n}\n", f"e{n}\n") for n in range(16)
+    ]
+    session.exec_isolated("touch /tmp/go")
+    assert busy.wait(DEADLINE_S).exit_code == 0
+
+
+def test_a_timeout_ends_it_with_all_it_started(session: Session) -> None:
+    with pytest.raises(CommandTimedOut) as raised:
+        session.exec_isolated("echo begun; trap '' INT; sleep 1000 & sleep 1000", timeout_s=0.3)
+    assert raised.value.output == b"begun\n"
+    wait_until(session, "! pgrep -x sleep >/dev/null")
+
+
+def test_too_much_output_ends_it(session: Session) -> None:
+    with pytest.raises(OutputLimitExceeded) as raised:
+        session.exec_isolated("yes", output_limit=100_000)
+    assert raised.value.output == (b"y\n" * 50_000)
+    with pytest.raises(OutputLimitExceeded):
+        session.exec("yes", output_limit=100_000)
+    assert session.exec("echo free").output == "free\n"
+
+
+def test_a_grandchild_that_keeps_the_pipe_does_not_hold_it_up(session: Session) -> None:
+    assert session.exec_isolated("sleep 1000 & echo done").output == "done\n"
+    session.exec("pkill -x sleep")
+
+
+def test_it_goes_on_through_checkpoints_and_its_streams_stay_exact(session: Session) -> None:
+    data = os.urandom(4_000_000)
+    results: list[CommandResult] = []
+    # tee: the same bytes on both outputs, so all three streams are under way at the checkpoints
+    command = threading.Thread(
+        target=lambda: results.append(session.exec_isolated("tee /dev/stderr", stdin=data))
+    )
+    command.start()
+    for _ in range(5):
+        session.snapshot()
+    command.join(DEADLINE_S)
+    expected = hashlib.sha256(data).hexdigest()
+    assert hashlib.sha256(results[0].output_bytes).hexdigest() == expected
+    assert hashlib.sha256(results[0].error_bytes).hexdigest() == expected
+
+
+def test_a_restore_takes_it_away_and_says_so(session: Session) -> None:
+    point = session.snapshot()
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            session.exec_isolated("touch /tmp/begun; sleep 1000")
+        except BranchReplaced as error:
+            failures.append(error)
+
+    command = threading.Thread(target=run)
+    command.start()
+    wait_until(session, "[ -e /tmp/begun ]")
+    session.restore(point)
+    command.join(DEADLINE_S)
+    assert "restored" in str(failures[0])

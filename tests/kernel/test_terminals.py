@@ -1,0 +1,151 @@
+"""Terminals as agents use them: type, look, wait; several of them; the same after a restore and in a fork."""
+
+import pytest
+
+from support.waiting import DEADLINE_S
+from waypoint import Branch, Session
+from waypoint.errors import NotFound, ShellDied, ShellError, UsageError, WaitTimedOut
+from waypoint.shell.rendering import render_text
+
+
+def text_of(branch: Branch | Session, terminal: str = "main") -> str:
+    return render_text(branch.screen(terminal=terminal))
+
+
+def come_back(session: Session) -> list[Branch]:
+    """Return to this point in both ways."""
+    point = session.snapshot()
+    session.restore(point)
+    return [session.main, *session.fork(point)]
+
+
+def test_a_python_prompt_is_typed_into_and_goes_on_in_every_branch(session: Session) -> None:
+    session.send("python3 -q", "Enter")
+    session.wait_for(text=r"^>>> $", timeout_s=DEADLINE_S)
+    session.send("answer = 6 * 7", "Enter", "print(ans")
+    session.wait_for(text=r"print\(ans$", timeout_s=DEADLINE_S)
+    for branch in come_back(session):
+        assert text_of(branch).rstrip().endswith(">>> print(ans")
+        branch.send("wer)", "Enter")
+        branch.wait_for(text=r"^42$", timeout_s=DEADLINE_S)
+
+
+def test_vim_is_in_the_middle_of_an_edit_in_every_branch(session: Session) -> None:
+    session.exec("export TERM=xterm-256color")
+    session.send("vim -u NONE -N /tmp/note", "Enter")
+    session.wait_for(text=r'"/tmp/note" \[New', timeout_s=DEADLINE_S)
+    session.send("i", "first line", "Enter", "second")
+    screen = session.wait_for(text=r"^second", timeout_s=DEADLINE_S)
+    assert screen.is_alternate
+    for number, branch in enumerate(come_back(session)):
+        assert branch.screen() == screen
+        branch.send(f" line of {number}", "Escape", ":wq", "Enter")
+        branch.wait_for(exit=True, timeout_s=DEADLINE_S)
+        assert branch.exec("cat /tmp/note").output == f"first line\nsecond line of {number}\n"
+
+
+def test_top_goes_on_drawing_in_every_branch(session: Session) -> None:
+    session.send("top -d 0.2", "Enter")
+    session.wait_for(text=r"^top - ", timeout_s=DEADLINE_S)
+    for branch in come_back(session):
+        branch.wait_for(text=r"PID\s+USER", timeout_s=DEADLINE_S)
+        branch.send("q")
+        branch.wait_for(exit=True, timeout_s=DEADLINE_S)
+
+
+def test_a_question_is_answered_differently_in_each_branch(session: Session) -> None:
+    session.send("read -p 'Really? ' answer; echo \"<$answer>\"", "Enter")
+    session.wait_for(text=r"^Really\? $", timeout_s=DEADLINE_S)
+    for number, branch in enumerate(come_back(session)):
+        branch.send(f"yes {number}", "Enter")
+        branch.wait_for(text=f"^<yes {number}>$", timeout_s=DEADLINE_S)
+
+
+def test_keys_follow_the_mode_of_the_program(session: Session) -> None:
+    session.send(
+        "printf '\\033[?1h'; head -c 3 | od -An -c; printf '\\033[?1l'; head -c 3 | od -An -c", "Enter"
+    )
+    session.exec_isolated("true")
+    session.wait_for(idle_ms=200, timeout_s=DEADLINE_S)
+    session.send("Up", "Enter")
+    session.wait_for(text=r"033\s+O\s+A", timeout_s=DEADLINE_S)
+
+
+def test_waiting_for_silence_for_text_that_scrolled_by_and_in_vain(session: Session) -> None:
+    session.send("seq 1000", "Enter")
+    session.wait_for(text=r"^500$", timeout_s=DEADLINE_S)
+    session.wait_for(idle_ms=100, timeout_s=DEADLINE_S)
+    with pytest.raises(WaitTimedOut, match="nothing matched 'never'"):
+        session.wait_for(text="never", timeout_s=0.1)
+    with pytest.raises(UsageError, match="not a regular expression"):
+        session.wait_for(text="(")
+    with pytest.raises(UsageError, match="one of"):
+        session.wait_for(text="x", exit=True)
+
+
+def test_terminals_are_apart_and_all_of_them_are_saved(session: Session) -> None:
+    session.open_terminal("side", size=(10, 50), cwd="/usr", env={"V": "there"})
+    session.exec("x=main")
+    session.exec("x=side", terminal="side")
+    session.send("sleep 1000", "Enter", terminal="side")
+    point = session.snapshot()
+    session.close_terminal("side")
+    assert [terminal.name for terminal in session.terminals()] == ["main"]
+    session.restore(point)
+    for branch in (session.main, *session.fork(point)):
+        assert {(t.name, t.rows, t.columns) for t in branch.terminals()} == {
+            ("main", 40, 120),
+            ("side", 10, 50),
+        }
+        branch.interrupt(terminal="side")
+        assert branch.exec("echo $x $V $PWD; stty size", terminal="side").output == "side there /usr\n10 50\n"
+        assert branch.exec("echo $x").output == "main\n"
+
+
+def test_a_resize_is_told_to_programs_and_survives(session: Session) -> None:
+    session.exec("trap 'stty size >/tmp/size' WINCH")
+    session.resize((20, 60))
+    assert session.exec("sleep 0.01; cat /tmp/size").output == "20 60\n"
+    for branch in come_back(session):
+        assert branch.exec("stty size").output == "20 60\n"
+        assert (branch.screen().rows, branch.screen().columns) == (20, 60)
+
+
+def test_a_dead_shell_is_reported_by_name_and_can_be_started_afresh(session: Session) -> None:
+    with pytest.raises(ShellDied, match="exited with status 3"):
+        session.exec("exit 3")
+    with pytest.raises(ShellDied, match="has ended"):
+        session.exec("true")
+    session.open_terminal("main")
+    assert session.exec("echo fresh").output == "fresh\n"
+
+
+def test_terminals_that_are_not_there_or_too_many_are_refused_by_name(session: Session) -> None:
+    for act in (
+        lambda: session.screen(terminal="none"),
+        lambda: session.send("x", terminal="none"),
+        lambda: session.close_terminal("none"),
+    ):
+        with pytest.raises(NotFound, match="no terminal named 'none'"):
+            act()
+    with pytest.raises(ShellError, match="already open"):
+        session.open_terminal("main")
+    for number in range(7):
+        session.open_terminal(f"t{number}")
+    with pytest.raises(ShellError, match="8 terminals"):
+        session.open_terminal("t8")
+
+
+def test_output_is_streamed_as_it_comes(session: Session) -> None:
+    with session.stream("echo first; until [ -e /tmp/go ]; do sleep 0.02; done; echo second") as stream:
+        pieces = iter(stream)
+        assert next(pieces) == b"first\n"
+        session.exec_isolated("touch /tmp/go")
+        assert b"".join(pieces) == b"second\n"
+    assert stream.result.exit_code == 0
+
+
+def test_who_leaves_a_stream_early_ends_the_command(session: Session) -> None:
+    with session.stream("x=kept; echo begun; sleep 1000") as stream:
+        assert next(iter(stream)) == b"begun\n"
+    assert session.exec("echo $x").output == "kept\n"
