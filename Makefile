@@ -17,6 +17,7 @@ PYTEST_ARGS ?=
 INIT_SOURCES := $(wildcard native/init/*.c native/init/*.h native/init/Makefile)
 STAMP := $(VENV)/.installed
 INIT := src/waypoint/_bin/waypoint-init
+PRELOAD := src/waypoint/_bin/criu-ctty.so
 
 # Debian packages by name: what the product needs, and what only its tests need.
 PACKAGES := btrfs-progs gcc make libc6-dev python3-venv util-linux iproute2 ca-certificates debian-archive-keyring libvterm0 fonts-dejavu-core
@@ -45,7 +46,7 @@ endef
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: packages $(STAMP) $(INIT) ## Debian packages, .venv with the waypoint command, CRIU and the storage pool
+install: packages $(STAMP) $(INIT) $(PRELOAD) ## Debian packages, .venv with the waypoint command, CRIU and the storage pool
 	@$(BIN)/python -m compileall -q src # also where PYTHONDONTWRITEBYTECODE keeps the first run from doing it
 	@$(BIN)/waypoint setup
 	@$(BIN)/waypoint pool unmount --if-idle >/dev/null # the next command mounts it again
@@ -104,6 +105,10 @@ test-packages:
 $(INIT): $(INIT_SOURCES) | $(STAMP)
 	@$(MAKE) -C native/init BUILD=$(BUILD)
 	@install -D -m 755 $(BUILD)/waypoint-init $@.new && mv $@.new $@
+
+$(PRELOAD): $(wildcard native/preload/*) | $(STAMP)
+	@$(MAKE) -C native/preload BUILD=$(CURDIR)/build/preload
+	@install -D -m 755 $(CURDIR)/build/preload/criu-ctty.so $@.new && mv $@.new $@
 
 $(STAMP): pyproject.toml constraints.txt hatch_build.py | packages
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

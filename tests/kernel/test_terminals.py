@@ -149,3 +149,28 @@ def test_who_leaves_a_stream_early_ends_the_command(session: Session) -> None:
     with session.stream("x=kept; echo begun; sleep 1000") as stream:
         assert next(iter(stream)) == b"begun\n"
     assert session.exec("echo $x").output == "kept\n"
+
+
+@pytest.mark.parametrize("command", ["less /etc/services", "cat /etc/services | less"])
+def test_a_pager_that_reads_its_keys_from_the_controlling_terminal_goes_on(
+    session: Session, command: str
+) -> None:
+    session.send(command, "Enter")
+    session.wait_for(text=r"^(:|/etc/services)", timeout_s=DEADLINE_S)
+    before = text_of(session)
+    for branch in come_back(session):
+        assert text_of(branch) == before
+        branch.send("G")
+        branch.wait_for(text=r"\(END\)", timeout_s=DEADLINE_S)
+        branch.send("q")
+        branch.wait_for(exit=True, timeout_s=DEADLINE_S)
+        assert branch.exec("echo $(tty) >/dev/tty").output == "/dev/pts/0\n"
+
+
+def test_descriptors_of_the_controlling_terminal_are_saved_in_any_process(session: Session) -> None:
+    session.exec("mkfifo /tmp/fifo; exec 9<>/dev/tty 7<>/tmp/fifo")
+    session.exec('(exec 8>/dev/tty; while read -r line; do echo "got $line" >&8; done </tmp/fifo) &')
+    for branch in come_back(session):
+        assert branch.exec("echo here >&9").output == "here\n"
+        branch.send("echo word >&7", "Enter")
+        branch.wait_for(text=r"^got word$", timeout_s=DEADLINE_S)

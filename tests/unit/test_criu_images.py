@@ -3,7 +3,7 @@
 import struct
 from pathlib import Path
 
-from waypoint.kernel.criu_images import mend_foreground_groups
+from waypoint.kernel.criu_images import mend_controlling_terminals, mend_foreground_groups
 from waypoint.kernel.protobuf import Field, decode, encode
 
 MAGIC = b"\x01\x02\x03\x04\x05\x06\x07\x08"
@@ -48,6 +48,43 @@ def test_images_that_are_right_are_not_written(tmp_path: Path) -> None:
     mend_foreground_groups(tmp_path)
     assert (tmp_path / "tty-info.img").read_bytes() == raw
     assert (tmp_path / "tty-info.img").stat().st_ino == before
+
+
+def test_a_descriptor_of_the_controlling_terminal_is_opened_by_the_terminals_own_name(tmp_path: Path) -> None:
+    def regular(id_: int, name: str, mount: int, mode: int) -> list[Field]:
+        return [(1, 1), (2, id_), (3, encode([(1, id_), (2, 0o2), (6, name), (7, mount), (10, mode)]))]
+
+    def terminal(id_: int, terminal: int, opened_as: int) -> list[Field]:
+        return [(1, 11), (2, id_), (19, encode([(1, id_), (2, terminal), (6, opened_as)]))]
+
+    files = tmp_path / "files.img"
+    before = write_image(
+        files,
+        *(regular(1, "/dev/pts/0", 7, 0o620), terminal(2, 100, 1)),
+        *(regular(3, "/dev/tty", 5, 0o666), terminal(4, 100, 3)),
+        *(regular(5, "/dev/pts/1", 7, 0o600), terminal(6, 101, 5)),
+        *(regular(7, "/dev/tty", 5, 0o666), terminal(8, 101, 7)),
+        regular(9, "/srv/dev/tty", 5, 0o644),
+    )
+    mend_controlling_terminals(tmp_path)
+    raw, at, opened = files.read_bytes(), len(MAGIC), {}
+    assert len(raw) != len(before)
+    while at < len(raw):
+        (length,) = struct.unpack_from("<I", raw, at)
+        file = decode(raw[at + 4 : at + 4 + length])
+        at += 4 + length
+        if 3 in file:
+            entry = file[3]
+            assert isinstance(entry, bytes)
+            fields = decode(entry)
+            opened[file[2]] = (fields[6], fields[7], fields[10], fields[2])
+    assert opened == {
+        1: (b"/dev/pts/0", 7, 0o620, 2),
+        3: (b"/dev/pts/0", 7, 0o620, 2),
+        5: (b"/dev/pts/1", 7, 0o600, 2),
+        7: (b"/dev/pts/1", 7, 0o600, 2),
+        9: (b"/srv/dev/tty", 5, 0o644, 2),
+    }
 
 
 def test_a_tree_without_terminals_has_nothing_to_mend(tmp_path: Path) -> None:

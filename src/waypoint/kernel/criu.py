@@ -21,8 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint.errors import EngineError
-from waypoint.kernel.criu_images import DumpStatistics, mend_foreground_groups, read_dump_statistics
-from waypoint.kernel.process import Popen, TimeoutExpired, run_tool, spawn
+from waypoint.kernel.criu_images import (
+    DumpStatistics,
+    mend_controlling_terminals,
+    mend_foreground_groups,
+    read_dump_statistics,
+)
+from waypoint.kernel.process import CLEAN_ENV, Popen, TimeoutExpired, run_tool, spawn
 from waypoint.kernel.protobuf import Field, decode, encode
 
 __all__ = ["Criu", "CriuFailed", "digest_log"]
@@ -64,12 +69,14 @@ class CriuFailed(Exception):
 class Criu:
     """How to start CRIU on this host.
 
-    ``launcher`` is our static helper, which enters namespaces for it; ``kdat`` holds what CRIU found out
-    about this kernel, so that it does not probe it at every start.
+    ``launcher`` is our static helper, which enters namespaces for it; ``preload`` is loaded into it
+    (native/preload); ``kdat`` holds what CRIU found out about this kernel, so that it does not probe it at
+    every start.
     """
 
     command: tuple[str, ...]
     launcher: Path
+    preload: Path
     kdat: Path
 
     def is_warm(self) -> bool:
@@ -127,6 +134,7 @@ class Criu:
             on_notify={"query-ext-files": lambda _pid: on_stopped(), "post-dump": lambda _pid: on_saved()},
         )
         mend_foreground_groups(images)
+        mend_controlling_terminals(images)
         return statistics
 
     def restore(
@@ -184,7 +192,8 @@ class Criu:
                 *(*self.command, "swrk", str(theirs.fileno())),
             )
             with open(work / "criu.out", "wb") as out:
-                worker = spawn(command, stdout=out, stderr=out, pass_fds=(theirs.fileno(), *hold))
+                env = {**CLEAN_ENV, "LD_PRELOAD": os.fspath(self.preload)}
+                worker = spawn(command, stdout=out, stderr=out, env=env, pass_fds=(theirs.fileno(), *hold))
             theirs.close()
             options = encode(
                 [

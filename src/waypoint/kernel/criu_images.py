@@ -11,7 +11,7 @@ from pathlib import Path
 
 from waypoint.kernel.protobuf import decode, encode
 
-__all__ = ["DumpStatistics", "mend_foreground_groups", "read_dump_statistics"]
+__all__ = ["DumpStatistics", "mend_controlling_terminals", "mend_foreground_groups", "read_dump_statistics"]
 
 _MAGIC_BYTES = 8
 _LENGTH = struct.Struct("<I")
@@ -20,6 +20,11 @@ _LENGTH = struct.Struct("<I")
 _STATS_DUMP, _FREEZING_US, _FROZEN_US = 1, 1, 2
 _PROCESS_GROUP = 3
 _TTY_SESSION, _TTY_FOREGROUND = 6, 7
+# Of fdinfo.proto and regfile.proto.
+_FILE_TYPE, _FILE_ID, _FILE_REGULAR, _FILE_TTY = 1, 2, 3, 19
+_REGULAR_NAME, _REGULAR_MOUNT, _REGULAR_MODE = 6, 7, 10
+_OF_TERMINAL, _OPENED_AS = 2, 6
+_CONTROLLING = b"/dev/tty"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,44 @@ def read_dump_statistics(path: Path) -> DumpStatistics:
     dump = decode(entry) if isinstance(entry, bytes) else {}
     pause_us = int(dump.get(_FREEZING_US, 0)) + int(dump.get(_FROZEN_US, 0))
     return DumpStatistics(pause_ms=pause_us / 1000)
+
+
+def mend_controlling_terminals(images: Path) -> None:
+    """Let descriptors of /dev/tty be opened by the name of the terminal that they lead to.
+
+    At a restore they are opened before their process has a controlling terminal.
+    """
+    magic, entries = _read(images / "files.img")
+    if not any(_CONTROLLING in entry for entry in entries):
+        return
+    files = [decode(entry) for entry in entries]
+    regular = {fields[_FILE_ID]: _part(fields, _FILE_REGULAR) for fields in files if _FILE_REGULAR in fields}
+    opened = [_part(fields, _FILE_TTY) for fields in files if _FILE_TTY in fields]
+    by_name = {
+        tty[_OF_TERMINAL]: regular[tty[_OPENED_AS]]
+        for tty in opened
+        if regular[tty[_OPENED_AS]][_REGULAR_NAME] != _CONTROLLING
+    }
+    proper = {tty[_OPENED_AS]: by_name[tty[_OF_TERMINAL]] for tty in opened if tty[_OF_TERMINAL] in by_name}
+    mended = [
+        _renamed(entry, fields, proper[fields[_FILE_ID]]) if fields[_FILE_ID] in proper else entry
+        for entry, fields in zip(entries, files, strict=True)
+    ]
+    _write(images / "files.img", magic, mended)
+
+
+def _renamed(entry: bytes, file: dict[int, int | bytes], like: dict[int, int | bytes]) -> bytes:
+    regular = file[_FILE_REGULAR]
+    if not isinstance(regular, bytes) or decode(regular)[_REGULAR_NAME] != _CONTROLLING:
+        return entry
+    # Of a field that is there twice, the last one counts.
+    regular += encode([(field, like[field]) for field in (_REGULAR_NAME, _REGULAR_MOUNT, _REGULAR_MODE)])
+    return encode([(_FILE_TYPE, file[_FILE_TYPE]), (_FILE_ID, file[_FILE_ID]), (_FILE_REGULAR, regular)])
+
+
+def _part(fields: dict[int, int | bytes], number: int) -> dict[int, int | bytes]:
+    part = fields[number]
+    return decode(part) if isinstance(part, bytes) else {}
 
 
 def mend_foreground_groups(images: Path) -> None:
@@ -53,9 +96,7 @@ def mend_foreground_groups(images: Path) -> None:
     mended = [_mended(entry, groups) for entry in entries]
     if mended == entries:
         return
-    draft = terminals.with_suffix(".new")
-    draft.write_bytes(magic + b"".join(_LENGTH.pack(len(entry)) + entry for entry in mended))
-    os.rename(draft, terminals)
+    _write(terminals, magic, mended)
 
 
 def _mended(terminal: bytes, groups: Iterable[int | bytes | None]) -> bytes:
@@ -64,6 +105,12 @@ def _mended(terminal: bytes, groups: Iterable[int | bytes | None]) -> bytes:
         return terminal
     # Of a field that is there twice, the last one counts.
     return terminal + encode([(_TTY_FOREGROUND, fields.get(_TTY_SESSION, 0))])
+
+
+def _write(path: Path, magic: bytes, messages: list[bytes]) -> None:
+    draft = path.with_suffix(".new")
+    draft.write_bytes(magic + b"".join(_LENGTH.pack(len(message)) + message for message in messages))
+    os.rename(draft, path)
 
 
 def _read(path: Path) -> tuple[bytes, list[bytes]]:

@@ -29,12 +29,25 @@ from waypoint.store.live import require_set_up
 from waypoint.store.lock import branch_lock, gate_lock, terminal_lock
 from waypoint.store.pool import open_pool, unmount_pool
 
-__all__ = ["Context", "Operation", "launcher_path"]
+__all__ = ["Context", "Operation", "criu_tool", "launcher_path"]
+
+
+_BUILT = Path(__file__).parent.parent / "_bin"
 
 
 def launcher_path() -> Path:
     """Our static helper, built with the package."""
-    return Path(__file__).parent.parent / "_bin" / "waypoint-init"
+    return _BUILT / "waypoint-init"
+
+
+def criu_tool(layout: Layout, command: tuple[str, ...], version: str) -> Criu:
+    """CRIU as set-up found it, with what was built for it with the package."""
+    return Criu(
+        command=command,
+        launcher=launcher_path(),
+        preload=_BUILT / "criu-ctty.so",
+        kdat=layout.kdat(version),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +77,7 @@ class Context:
             raise AbilityMissing(what, hint="run waypoint setup again") from error
         if not Path(command[0]).exists():
             raise AbilityMissing(f"CRIU is gone: {command[0]}", hint="run waypoint setup again")
-        criu = Criu(command=command, launcher=launcher_path(), kdat=self.layout.kdat(version))
+        criu = criu_tool(self.layout, command, version)
         if not criu.is_warm():
             criu.warm()
         return Platform(

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint.errors import AbilityMissing, NotPermitted
-from waypoint.kernel.criu import Criu
 from waypoint.kernel.provision import CriuBuild, find_host_criu, find_prefix_criu, provision_criu
-from waypoint.session.context import launcher_path
+from waypoint.session.context import criu_tool, launcher_path
 from waypoint.store.layout import Layout
 from waypoint.store.pool import Pool, create_pool
 
@@ -53,7 +52,7 @@ def prepare_host(
     pool = create_pool(state_dir, size_bytes=pool_size_bytes, progress=progress)
     for part in ("branches", "checkpoints", "init", "bases"):
         (layout.pool / part).mkdir(exist_ok=True)
-    tool = Criu(command=criu.command, launcher=launcher_path(), kdat=layout.kdat(criu.version))
+    tool = criu_tool(layout, criu.command, criu.version)
     if not tool.is_warm():
         progress("asking the kernel what CRIU can use")
         tool.warm()

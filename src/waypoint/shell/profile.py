@@ -182,9 +182,6 @@ exec <&1
 # it ends: so the hook stays whatever is done to PS1, and no program inherits it. `command` keeps the shell
 # alive after a syntax error; `&& :` lets a status other than 0 pass under `set -e`. A shell that is too old for
 # this (dash before 0.5.10, busybox before 1.30) ends at the test of both, not later in a user's hands.
-#
-# CRIU saves no descriptor of /dev/tty, which these shells keep for job control if they can open it. While it
-# is out of sight they take their standard error instead, which is the same terminal.
 _POSIX_RC = """\
 unset ENV
 PS1='$(kill -9 "$$")'
@@ -201,8 +198,6 @@ __waypoint_prompt() {
     command printf '%s\\n' "$?" >%DIR%/status
     %WAIT%
 }
-mv /dev/tty /dev/tty.waypoint 2>/dev/null && set -m
-mv /dev/tty.waypoint /dev/tty 2>/dev/null
 PS1='$({ __waypoint_prompt; } 2>/dev/null)' PS2=
 """
 _POSIX_RUN_LINE = " PS1= command eval '__waypoint_hide && :; command . %DIR%/cmd'\n"
@@ -210,7 +205,7 @@ _POSIX_RUN_LINE = " PS1= command eval '__waypoint_hide && :; command . %DIR%/cmd
 DASH = ShellProfile(
     name="dash",
     program=("/bin/dash",),
-    arguments=("+m", "-i"),
+    arguments=("-i",),
     rc=_POSIX_RC.replace("%WAIT%", "command read -r _ <%DIR%/go"),
     run_line=_POSIX_RUN_LINE,
     env={"ENV": "%DIR%/rc"},
@@ -221,7 +216,7 @@ DASH = ShellProfile(
 ASH = ShellProfile(
     name="ash",
     program=("/bin/ash",),
-    arguments=("+m", "-i", "/dev/stdin"),
+    arguments=("-i", "/dev/stdin"),
     rc=_POSIX_RC.replace("%WAIT%", "exec %PROGRAM% -c 'read -r _ <%DIR%/go'"),
     run_line=_POSIX_RUN_LINE,
     env={"ENV": "%DIR%/rc"},
