@@ -90,6 +90,17 @@ def test_a_half_typed_line_on_screen_is_completed_after_a_restore(cli: Cli, shel
         window.wait_for(r"^<Alice>$")
 
 
+def test_who_attaches_to_a_full_screen_program_finds_the_screen_below_it_at_its_end(
+    cli: Cli, shell: str
+) -> None:
+    cli("send", shell, "echo stands below; vim -u NONE -N /tmp/note", "Enter")
+    cli("wait-for", shell, "--text", r'"/tmp/note" \[New', "--timeout", "30")
+    with attached(cli, shell) as window:
+        assert "stands below" not in window.text()
+        window.type(":q\r")
+        window.wait_for(r"^stands below$")
+
+
 def test_several_viewers_see_the_same_and_a_read_only_one_cannot_type(cli: Cli, shell: str) -> None:
     with attached(cli, shell) as one, attached(cli, shell, "--read-only") as two:
         two.type("echo never\r")

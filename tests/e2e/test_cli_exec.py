@@ -125,7 +125,7 @@ def test_a_shell_that_exits_is_named_and_comes_back_with_a_checkpoint(cli: Cli, 
     later = cli.failure("exec", shell, "--", "echo hello")
     assert (later.exit_code, later.code) == (125, "shell_died")
     assert f"the shell of branch 'main' of session {shell} has ended" in later.message
-    assert "waypoint restore" in later.hint
+    assert "restore a checkpoint" in later.hint
     cli("restore", shell, "before")
     assert cli("exec", shell, "--", "echo $x") == "kept"
 

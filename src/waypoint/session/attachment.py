@@ -87,6 +87,7 @@ class _Attachment:
         self._typed = bytearray()
         self._is_blocked = False
         self._must_fit = True
+        self._is_foreign_below = False
         self._end = "exited" if view.status.state == TerminalState.DEAD else ""
 
     def run(self, resized: int) -> str:
@@ -103,6 +104,8 @@ class _Attachment:
             self._fit()
         for event in self._view.events(0.0):  # what a request has left in our buffer, where no poll sees it
             self._happened(event)
+        if self._end:
+            return
         poll = select.poll()
         if len(self._typed) < _QUEUE_BYTES_MAX:
             poll.register(self._keyboard, select.POLLIN)
@@ -167,6 +170,8 @@ class _Attachment:
         if isinstance(event, Printed):
             if not self._clear_notice():
                 self._show(event.data)
+            if self._is_foreign_below and not self._view.is_alternate():
+                self._redraw()
         elif isinstance(event, Redrawn):
             self._redraw()
         elif isinstance(event, Replaced):
@@ -180,6 +185,8 @@ class _Attachment:
 
     def _redraw(self) -> None:
         self._show(redraw(self._view.screen()))
+        # Below a full-screen program the window has not what the branch's terminal has there.
+        self._is_foreign_below = self._view.is_alternate()
         if self._notice:
             rows, columns = _window_size(self._window)
             text = f" {self._notice} "[:columns].encode()

@@ -107,6 +107,11 @@ class TerminalView:
         assert self._emulator is not None
         return self._emulator.screen(scrollback)
 
+    def is_alternate(self) -> bool:
+        """Whether a full-screen program shows its own screen."""
+        assert self._emulator is not None
+        return self._emulator.is_alternate
+
     def scrolled(self) -> int:
         """How many lines have scrolled off the screen since the view began or was redrawn."""
         assert self._emulator is not None

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from waypoint.errors import UsageError
-from waypoint.shell.screen import PLAIN, Cell, Colour, Line, Screen, Style
+from waypoint.shell.screen import ALTERNATE, PLAIN, Cell, Colour, Line, Screen, Style
 from waypoint.shell.sequences import ERASE_HISTORY, SequenceFilter, is_put_on_others
 from waypoint.shell.vterm import VTerm, parse_line, require_libvterm
 
@@ -97,6 +97,11 @@ class Emulator:
             margins=self._filter.margins,
             modes=frozenset(self._filter.modes),
         )
+
+    @property
+    def is_alternate(self) -> bool:
+        """Whether a full-screen program shows its own screen."""
+        return ALTERNATE in self._filter.modes
 
     @property
     def scrolled(self) -> int:
