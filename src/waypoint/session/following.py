@@ -8,6 +8,7 @@ from waypoint.errors import Busy, CommandTimedOut, OutputLimitExceeded
 from waypoint.shell.client import ConnectionLost, InitRefused, ShellClient, shell_error
 from waypoint.shell.protocol import (
     Ended,
+    How,
     ProtocolError,
     Reply,
     encode_kill,
@@ -18,23 +19,31 @@ from waypoint.shell.protocol import (
 
 TYPE_CHECKING = False  # see waypoint.errors
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
 
     from waypoint.session.place import Place
 
 __all__ = ["Follower", "Newlines", "Sink"]
 
 INTERRUPT, TERMINATE, KILL = 2, 15, 9
-GRACE_S = 2.0
+GRACE_S = 2.0  # for a program to end in good order
+
+# A signal on a terminal meets what is in its foreground at that moment. In `while :; do /bin/true; done` that is
+# often a program which is just ending or starting, and the shell goes on with the loop: 15 to 45 of 100 interrupts
+# were lost so, depending on the shell. The grace of each signal comes first, for programs that take a second
+# interrupt as "at once".
+REPEATS = 10
+REPEAT_S = 0.1
 LOST = b"\n[output lost: nobody read it in time]\n"
 
 
 class Sink:
     """Where the output of a job goes: collected, or to a function as it comes."""
 
-    __slots__ = ("_chunks", "_give", "_newlines", "offset", "reader_gone")
+    __slots__ = ("_chunks", "_give", "_newlines", "from_terminal", "offset", "reader_gone")
 
     def __init__(self, on_output: Callable[[bytes], None] | None, *, from_terminal: bool) -> None:
+        self.from_terminal = from_terminal
         self.offset = 0
         self.reader_gone: BrokenPipeError | None = None
         self._chunks: list[bytes] = []
@@ -112,7 +121,7 @@ class Follower:
     def progress(self, timeout_s: float | None) -> Generator[None, None, Ended]:
         """The same in steps: one for each piece of output."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        signals = [INTERRUPT, TERMINATE, KILL]
+        signals = _escalation(on_terminal=self.output.from_terminal)
         while True:
             try:
                 left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -132,10 +141,11 @@ class Follower:
                     raise self._still_busy() from None
                 if self._ending is None and self._reader_gone() is None:
                     self._ending = CommandTimedOut(timeout_s or 0.0)
-                if not signals:  # a loop of the shell itself that ignores SIGINT
+                number, pause_s = next(signals, (0, 0.0))
+                if not number:  # a loop of the shell itself that ignores SIGINT
                     raise self._end_of_patience() from None
-                self._kill(signals.pop(0))
-                deadline = time.monotonic() + GRACE_S
+                self._kill(number)
+                deadline = time.monotonic() + pause_s
                 continue
             if kind == Reply.ENDED:
                 return self._ended(parse_ended(payload))
@@ -147,14 +157,16 @@ class Follower:
         """End the job: nobody wants its output any more."""
         try:
             self.until_end(0.0)
-        except CommandTimedOut:
+        except (CommandTimedOut, OutputLimitExceeded):
             return
 
     def _ended(self, ended: Ended) -> Ended:
         for sink in self._sinks():
             sink.end()
         failure = self._reader_gone() or self._with_output(self._ending)
-        if failure is not None:
+        # That the shell is gone too (`exec sleep 1000` was the job) matters more to the caller than why.
+        shell_lives = ended.how in (How.STATUS, How.KILLED)
+        if failure is not None and (shell_lives or self._reader_gone() is not None):
             raise failure
         return ended
 
@@ -233,6 +245,14 @@ class Newlines:
 
     def end(self) -> bytes:
         return self._held
+
+
+def _escalation(*, on_terminal: bool) -> Iterator[tuple[int, float]]:
+    """The signals that end a job, in order, each with how long to wait for the end after it."""
+    for number in (INTERRUPT, TERMINATE, KILL):
+        yield number, GRACE_S
+        if on_terminal:
+            yield from [(INTERRUPT, REPEAT_S)] * REPEATS
 
 
 def _discard(_data: bytes) -> None:

@@ -1,0 +1,490 @@
+"""What can go wrong in a terminal or with who looks at it: the branch answers the next request all the same."""
+
+import itertools
+import os
+import secrets
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from support.command_line import COMMAND, Cli
+from support.keyboard import wait_until_shown
+from support.waiting import DEADLINE_S
+from support.window import Window
+from waypoint import Branch, Session
+from waypoint.errors import Busy, CommandTimedOut, OutputLimitExceeded, ShellDied, ShellError, UsageError
+
+COMMAND_MAX = 1 << 20
+RING = 1 << 20  # what init keeps of the output of a terminal, and of each of the two of an isolated job
+PLACES = 40  # isolated jobs whose output init can keep
+SLACK = 1 << 20  # for all else in init: tables, buffers of connections in use
+PIDS_MAX = 64
+
+
+@pytest.fixture
+def cli(state_dir: Path, tmp_path: Path) -> Cli:
+    return Cli(state_dir, tmp_path)
+
+
+def assert_answers(branch: Branch | Session) -> None:
+    """The shell runs commands and says exactly how they ended; so do commands beside it."""
+    ended = branch.exec("echo answers; (exit 3)", timeout_s=DEADLINE_S)
+    assert (ended.output, ended.exit_code) == ("answers\n", 3)
+    assert_answers_beside(branch)
+
+
+def assert_answers_beside(branch: Branch | Session) -> None:
+    ended = branch.exec_isolated("cat; echo answers; exit 4", stdin=b"read; ", timeout_s=DEADLINE_S)
+    assert (ended.output, ended.exit_code) == ("read; answers\n", 4)
+
+
+def assert_shell_has_ended(branch: Branch | Session) -> None:
+    """That is said by name, a fresh shell can be had, and the rest of the branch does not care."""
+    assert_answers_beside(branch)
+    with pytest.raises(ShellDied):
+        branch.exec("true", timeout_s=DEADLINE_S)
+    branch.open_terminal("main")
+    assert_answers(branch)
+
+
+def come_back(session: Session) -> list[Branch]:
+    """Return to this point in both ways."""
+    point = session.snapshot()
+    session.restore(point)
+    return [session.main, *session.fork(point)]
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        os.sched_yield()
+
+
+# --- what a command does to its shell --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "how"),
+    [
+        ("exit 3", "exited with status 3"),
+        ("exec sleep 0.01", "exited with status 0"),
+        ("exec sh -c 'exit 200'", "exited with status 200"),
+        ("kill -9 $$", "was killed by SIGKILL"),
+        ("kill -HUP $$", "was killed by SIGHUP"),
+    ],
+)
+def test_a_command_that_ends_its_shell_is_told_so_and_a_fresh_shell_can_be_had(
+    session: Session, command: str, how: str
+) -> None:
+    with pytest.raises(ShellDied, match=how) as died:
+        session.exec(f"echo last words; {command}", timeout_s=DEADLINE_S)
+    assert died.value.output.startswith(b"last words\n")
+    for branch in come_back(session):
+        assert_shell_has_ended(branch)
+
+
+def test_a_program_in_place_of_the_shell_ends_with_its_time_and_the_shell_is_not_called_free(
+    session: Session,
+) -> None:
+    with pytest.raises(ShellDied, match="was killed by SIGINT"):
+        session.exec("exec sleep 1000", timeout_s=0.2)
+    assert_shell_has_ended(session)
+
+
+@pytest.mark.parametrize("command", ["exec <&-", "exec </dev/null", "exec 0<&- 1>&- 2>&-"])
+def test_a_shell_that_closes_its_own_input_has_ended(session: Session, command: str) -> None:
+    assert session.exec(command, timeout_s=DEADLINE_S).exit_code == 0
+    session.wait_for(exit=True, timeout_s=DEADLINE_S)
+    until(lambda: session.terminals()[0].shell_pid == 0, "the shell has not ended")
+    for branch in come_back(session):
+        assert_shell_has_ended(branch)
+
+
+def test_a_shell_that_closes_its_own_output_still_says_how_commands_end(session: Session) -> None:
+    session.exec("exec >&- 2>&-", timeout_s=DEADLINE_S)
+    for branch in come_back(session):
+        ended = branch.exec("echo unheard; (exit 3)", timeout_s=DEADLINE_S)
+        assert (ended.output, ended.exit_code) == ("", 3)
+        branch.exec("exec >/dev/tty 2>&1", timeout_s=DEADLINE_S)
+        assert_answers(branch)
+
+
+CLOSES = "import os, signal; os.closerange(0, 3); open('/tmp/closed', 'w'); signal.pause()"
+
+
+@pytest.mark.parametrize(
+    "program", [CLOSES, f"import fcntl, termios; fcntl.ioctl(0, termios.TIOCNOTTY); {CLOSES}"]
+)
+def test_a_program_that_closes_its_terminal_is_ended_by_a_timeout_also_after_a_restore(
+    session: Session, program: str
+) -> None:
+    job = session.start(f'python3 -c "{program}"')
+    session.exec_isolated("until [ -e /tmp/closed ]; do sleep 0.02; done", timeout_s=DEADLINE_S)
+    for branch in come_back(session):
+        assert_answers_beside(branch)
+        branch.job(job.number).signal(signal.SIGTERM)
+        assert branch.job(job.number).wait(DEADLINE_S).exit_code == 143
+        assert_answers(branch)
+
+
+@pytest.mark.parametrize("mode", ["raw", "raw -echo", "-isig -icanon -echo min 1 time 0", "-opost -onlcr"])
+def test_a_terminal_left_in_another_mode_runs_and_interrupts_commands(session: Session, mode: str) -> None:
+    assert session.exec(f"stty {mode}", timeout_s=DEADLINE_S).exit_code == 0
+    for branch in come_back(session):
+        assert_answers(branch)
+        with pytest.raises(CommandTimedOut, match=r"timed out after 0\.1 s$"):
+            branch.exec("sleep 1000", timeout_s=0.1)
+        assert_answers(branch)
+        branch.exec("stty sane", timeout_s=DEADLINE_S)
+        assert "icanon" in branch.exec("stty -a", timeout_s=DEADLINE_S).output.split()
+
+
+# --- what goes in and comes out --------------------------------------------------------------------------
+
+
+def test_a_command_line_of_1_mib_runs_and_a_longer_one_is_refused_by_name(session: Session) -> None:
+    text = "x='" + "m" * (COMMAND_MAX - 20) + "'; echo ${#x};(exit 9)"
+    text = text.replace("m", "", len(text) - COMMAND_MAX)
+    assert len(text) == COMMAND_MAX
+    ended = session.exec(text, timeout_s=DEADLINE_S)
+    assert (ended.output, ended.exit_code) == (f"{text.count('m')}\n", 9)
+    with pytest.raises(UsageError, match=f"{COMMAND_MAX + 1} bytes"):
+        session.exec(text + " ")
+    with pytest.raises(ShellError, match="Argument list too long"):
+        session.exec_isolated("#" * (1 << 17))
+    for branch in come_back(session):
+        assert branch.exec("echo ${#x}", timeout_s=DEADLINE_S).output == f"{text.count('m')}\n"
+        assert_answers(branch)
+
+
+def test_a_binary_dump_arrives_whole_and_leaves_a_terminal_that_can_be_used(
+    session: Session, workspace: Path
+) -> None:
+    data = bytes(range(256)) * 64 + os.urandom(2_000_000) + b"\x1b[?1049h\x1b]0;\x9b\x90\x0e"
+    (workspace / "data").write_bytes(data)
+    assert session.exec(f"cat {workspace}/data", timeout_s=DEADLINE_S).output_bytes == data
+    for branch in come_back(session):
+        assert_answers(branch)
+        screen = branch.screen()
+        assert (screen.rows, screen.columns) == (40, 120)
+        branch.send("printf '\\033c\\033(BSHO''WN\\n'", "Enter")
+        branch.wait_for(text="^SHOWN$", timeout_s=DEADLINE_S)
+        branch.wait_for(exit=True, timeout_s=DEADLINE_S)
+
+
+def test_invalid_utf_8_goes_in_and_comes_out_as_it_is(session: Session) -> None:
+    text = b"printf '<%s>' '\xff\xc3\x28\xed\xa0\x80\xfe'; (exit 3)"
+    ended = session.exec(text.decode(errors="surrogateescape"), timeout_s=DEADLINE_S)
+    assert (ended.output_bytes, ended.exit_code) == (b"<\xff\xc3\x28\xed\xa0\x80\xfe>", 3)
+    beside = session.exec_isolated(["printf", "%s", "\udcff\udcc3("], timeout_s=DEADLINE_S)
+    assert beside.output_bytes == b"\xff\xc3("
+    with pytest.raises(UsageError, match="not text"):
+        session.exec("echo \ud800")
+    session.screen()
+    for branch in come_back(session):
+        assert_answers(branch)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_slow_reader_of_a_flood_holds_up_nobody_else_and_misses_nothing(
+    session: Session, beside: bool
+) -> None:
+    run = session.exec_isolated if beside else session.exec
+    chunks: list[bytes] = []
+    stuck, go_on = threading.Event(), threading.Event()
+
+    def read_slowly(data: bytes) -> None:
+        chunks.append(data)
+        stuck.set()
+        assert go_on.wait(DEADLINE_S)
+
+    with ThreadPoolExecutor(1) as pool:
+        flood = pool.submit(run, "yes", on_output=read_slowly, output_limit=5 * RING)
+        assert stuck.wait(DEADLINE_S)
+        assert_answers_beside(session)
+        point = session.snapshot()  # the flood is under way, its reader stands still
+        assert_answers_beside(session)
+        go_on.set()
+        with pytest.raises(OutputLimitExceeded):
+            flood.result(DEADLINE_S)
+    output = b"".join(chunks).rstrip(b"\n") + b"\n"  # the shell ends the line that it interrupted
+    assert len(output) > 3 * RING  # on a terminal each line has one byte more, which counts
+    assert output == b"y\n" * (len(output) // 2)
+    assert_answers(session)
+    session.restore(point)
+    for branch in (session.main, *session.fork(point)):
+        (status,) = [status for status in branch.jobs() if status.ended is None]
+        assert_answers_beside(branch)
+        branch.job(status.job).signal(signal.SIGINT)
+        assert branch.job(status.job).wait(DEADLINE_S).exit_code == 130
+        assert_answers(branch)
+
+
+# --- time limits -----------------------------------------------------------------------------------------
+
+
+def test_a_loop_of_short_programs_always_ends_with_its_time(session: Session) -> None:
+    """Often a single interrupt meets a program that is just ending, and the loop goes on."""
+    names = [f"t{number}" for number in range(4)]
+    for name in names:
+        session.open_terminal(name)
+
+    def run_out_of_time(name: str) -> None:
+        session.exec("x=kept", terminal=name)
+        for _ in range(5):
+            with pytest.raises(CommandTimedOut, match=r"timed out after 0\.1 s$"):
+                session.exec("while :; do /bin/true; done", terminal=name, timeout_s=0.1)
+            again = session.exec("echo $? $x", terminal=name, timeout_s=DEADLINE_S)
+            assert again.output == "130 kept\n"
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(run_out_of_time, names))
+
+
+def test_a_program_has_time_to_end_in_good_order_before_it_is_interrupted_again(session: Session) -> None:
+    program = "trap 'echo told; sleep 0.5; echo ended; exit 5' INT; while :; do sleep 0.01; done"
+    with pytest.raises(CommandTimedOut) as stopped:
+        session.exec(f'sh -c "{program}"', timeout_s=0.2)
+    assert stopped.value.output.split() == [b"told", b"ended"]
+    assert session.exec("echo $?", timeout_s=DEADLINE_S).output == "5\n"
+
+
+# --- clients that vanish ---------------------------------------------------------------------------------
+
+
+def clients(session: Session) -> int:
+    """How many connections init has open; one more socket is that on which it listens."""
+    sockets = -1
+    for entry in os.scandir(f"/proc/{session.main.record.init_pid}/fd"):
+        try:
+            sockets += os.readlink(entry.path).startswith("socket:")
+        except FileNotFoundError:
+            continue
+    return sockets
+
+
+def until_left_alone(session: Session) -> None:
+    until(lambda: clients(session) == 0, "init still holds a connection")
+
+
+@contextmanager
+def vanishing(
+    session: Session, cli: Cli, *words: str, stdin: BinaryIO | None = None
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run the block while the command line is connected; then kill it, and see that init lets go of it."""
+    until_left_alone(session)
+    command = [os.fspath(COMMAND), *words]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=cli.env, stdin=stdin, stdout=pipe, stderr=pipe) as client:
+        try:
+            until(lambda: clients(session) > 0, f"{words} is not connected")
+            yield client
+        finally:
+            client.kill()
+        client.communicate(timeout=DEADLINE_S)
+    assert client.returncode == -signal.SIGKILL
+    until_left_alone(session)
+
+
+def test_the_command_of_a_client_that_vanished_is_waited_for(session: Session, cli: Cli) -> None:
+    with vanishing(
+        session, cli, "exec", session.id, "--", "until [ -e /tmp/go ]; do sleep 0.02; done; x=done"
+    ):
+        until(lambda: len(session.jobs()) == 1, "the command has not started")
+    with pytest.raises(Busy, match="busy with job 1"):
+        session.exec("true", wait=False)
+    with pytest.raises(Busy, match="busy with job 1"):
+        session.exec("true", timeout_s=0.1)
+    for branch in come_back(session):
+        with pytest.raises(Busy, match="busy with job 1"):
+            branch.exec("true", wait=False)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(branch.exec, "echo $x", timeout_s=DEADLINE_S)
+            branch.exec_isolated("touch /tmp/go")
+            assert waiting.result(DEADLINE_S).output == "done\n"
+        assert_answers(branch)
+
+
+def test_an_isolated_command_whose_client_vanished_finds_the_end_of_its_input(
+    session: Session, cli: Cli
+) -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as stdin, os.fdopen(writing, "wb", buffering=0) as keyboard:
+        keyboard.write(b"begun\n")
+        words = ("exec", session.id, "--isolated", "--", "tee /tmp/got")
+        with vanishing(session, cli, *words, stdin=stdin) as client:
+            assert client.stdout is not None
+            assert client.stdout.readline() == b"begun\n"
+    assert_answers(session)
+    (status,) = [status for status in session.jobs() if status.ended is None]
+    assert session.job(status.job).wait(DEADLINE_S).exit_code == 0
+    assert session.exec("cat /tmp/got").output == "begun\n"
+
+
+def test_a_flood_goes_on_when_who_followed_it_vanished(session: Session, cli: Cli) -> None:
+    flood = "until [ -e /tmp/end ]; do seq 10000; done; (exit 6)"
+    jobs = [session.start(flood), session.start_isolated(flood)]
+    for job in jobs:
+        with vanishing(session, cli, "output", session.id, str(job.number), "--follow") as client:
+            assert client.stdout is not None
+            assert client.stdout.read(1)  # and from here on nobody reads: it lags, and holds up the flood
+            assert_answers_beside(session)
+    session.exec_isolated("touch /tmp/end")
+    for job in jobs:
+        assert job.wait(DEADLINE_S).exit_code == 6
+    assert_answers(session)
+
+
+def test_the_flood_of_a_client_that_vanished_can_be_interrupted(session: Session, cli: Cli) -> None:
+    with vanishing(session, cli, "exec", session.id, "--", "yes") as client:
+        assert client.stdout is not None
+        assert client.stdout.read(2) == b"y\n"
+        assert_answers_beside(session)
+    session.interrupt()
+    assert_answers(session)
+
+
+def test_one_who_only_waited_can_vanish(session: Session, cli: Cli) -> None:
+    with vanishing(session, cli, "wait-for", session.id, "--text", "never"):
+        assert_answers(session)
+    assert_answers(session)
+    job = session.start("until [ -e /tmp/go ]; do sleep 0.02; done")
+    with vanishing(session, cli, "wait", session.id, str(job.number)):
+        assert_answers_beside(session)
+    session.exec_isolated("touch /tmp/go")
+    assert_answers(session)
+
+
+def test_an_attached_window_can_vanish(session: Session, cli: Cli) -> None:
+    command = [str(COMMAND), "--state-dir", str(cli.state_dir), "attach", session.id]
+    with Window(command) as window:
+        window.wait_for(r"C-\] detaches")
+        window.type("yes\r")
+        window.wait_for(r"^y$")
+        # The window is closed while it is flooded; nobody reads it any more.
+    until_left_alone(session)
+    session.interrupt()
+    session.wait_for(exit=True, timeout_s=DEADLINE_S)
+    assert_answers(session)
+
+
+# --- a fork bomb -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def pids_limit(session: Session) -> Iterator[Path]:
+    """No more than PIDS_MAX processes in the branch ``main``; yields where the kernel counts them."""
+    own = session.context.platform.cgroup(session.main.record.incarnation)
+    hierarchy = Path("/sys/fs/cgroup/pids")
+    if not (hierarchy / "cgroup.procs").exists():
+        if not (own.path / "pids.max").exists():
+            pytest.skip("this host has no pids controller for the branch")
+        (own.path / "pids.max").write_text(str(PIDS_MAX))
+        yield own.path
+        return
+    group = hierarchy / f"waypoint-tests-{secrets.token_hex(4)}"
+    group.mkdir()
+    try:
+        (group / "pids.max").write_text(str(PIDS_MAX))
+        for pid in own.members():
+            (group / "cgroup.procs").write_text(str(pid))
+        yield group
+    finally:
+        until(lambda: not (group / "cgroup.procs").read_text(), "processes are left of the fork bomb")
+        group.rmdir()
+
+
+def test_a_fork_bomb_below_a_limit_leaves_a_branch_that_answers_and_can_be_restored(session: Session) -> None:
+    session.exec("x=kept")
+    point = session.snapshot()
+    with pids_limit(session) as group:
+        init = session.main.record.init_pid
+        assert str(init) in (group / "cgroup.procs").read_text().split()
+        with pytest.raises(CommandTimedOut):
+            session.exec(":(){ :|:& };:; while :; do :; done", timeout_s=1.0)
+        until(lambda: int((group / "pids.current").read_text()) >= PIDS_MAX // 2, "it was no bomb")
+        assert int((group / "pids.current").read_text()) <= PIDS_MAX
+        # The shell answers what needs no new process.
+        ended = session.exec("echo $x; return 3", timeout_s=DEADLINE_S)
+        assert (ended.output.splitlines()[-1], ended.exit_code) == ("kept", 3)
+        assert [terminal.name for terminal in session.terminals()] == ["main"]
+        session.restore(point)
+    assert session.exec("echo $x; jobs").output == "kept\n"
+    assert_answers(session)
+    assert session.exec("pgrep -c bash", timeout_s=DEADLINE_S).output == "1\n"
+
+
+# --- the memory of init ----------------------------------------------------------------------------------
+
+
+def memory_of_init(branch: Branch) -> int:
+    """Its anonymous memory that is resident: what every checkpoint has to write."""
+    text = Path(f"/proc/{branch.record.init_pid}/smaps_rollup").read_text()
+    return next(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Anonymous:"))
+
+
+FLOOD = f"head -c {4 * RING} /dev/zero | tee /dev/stderr"
+
+
+def test_the_memory_of_init_is_bounded_by_its_rings_and_given_back(session: Session) -> None:
+    main = session.main
+    empty = memory_of_init(main)
+    assert empty < SLACK
+
+    # Who follows takes all away: nothing is kept.
+    assert len(session.exec_isolated(FLOOD).error_bytes) == 4 * RING
+    assert memory_of_init(main) < empty + SLACK
+
+    for name in itertools.chain(["main"], (f"t{number}" for number in range(3))):
+        if name != "main":
+            session.open_terminal(name)
+        session.exec(FLOOD, terminal=name, timeout_s=DEADLINE_S)
+    with_terminals = memory_of_init(main)
+    assert 4 * RING <= with_terminals < empty + 4 * RING + SLACK
+
+    for _ in range(PLACES + 10):  # more than it can keep
+        session.start_isolated(FLOOD).wait(DEADLINE_S)
+    full = memory_of_init(main)
+    assert full < with_terminals + PLACES * 2 * RING + SLACK
+    assert full > with_terminals + 8 * 2 * RING  # at least the last 8 are kept
+
+    for branch in come_back(session):
+        assert memory_of_init(branch) < with_terminals + PLACES * 2 * RING + SLACK
+        for _ in range(PLACES):  # they take the places of those
+            branch.start_isolated("true").wait(DEADLINE_S)
+        assert memory_of_init(branch) < with_terminals + SLACK
+        for number in range(3):
+            branch.close_terminal(f"t{number}")
+        assert memory_of_init(branch) < empty + RING + SLACK
+        assert_answers(branch)
+
+
+def test_readers_that_stand_still_cost_init_no_more_than_its_rings(session: Session, cli: Cli) -> None:
+    empty = memory_of_init(session.main)
+    jobs = [session.start("yes"), *(session.start_isolated("yes") for _ in range(3))]
+    clients = [cli.start("output", session.id, str(job.number), "--follow") for job in jobs for _ in range(2)]
+    try:
+        for client in clients:
+            assert client.stdout is not None
+            client.stdout.read(1)  # it follows; and from here on nobody reads
+        wait_until_shown(session.main, "y\r\ny")
+        buffers = len(clients) * (256 << 10)
+        assert memory_of_init(session.main) < empty + 4 * RING + buffers + SLACK
+        assert_answers_beside(session)
+    finally:
+        for client in clients:
+            client.kill()
+            client.communicate(timeout=DEADLINE_S)
+    for job in jobs:
+        job.signal(signal.SIGINT)
+        assert job.wait(DEADLINE_S).exit_code == 130
+    assert_answers(session)
