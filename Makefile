@@ -17,7 +17,7 @@ PYTEST_ARGS ?=
 INIT_SOURCES := $(wildcard native/init/*.c native/init/*.h native/init/Makefile)
 STAMP := $(VENV)/.installed
 INIT := src/waypoint/_bin/waypoint-init
-PRELOAD := src/waypoint/_bin/criu-ctty.so
+PRELOAD := src/waypoint/_bin/criu-preload.so
 
 # Debian packages by name: what the product needs, and what only its tests need.
 PACKAGES := btrfs-progs gcc make libc6-dev python3-venv util-linux iproute2 ca-certificates debian-archive-keyring libvterm0 fonts-dejavu-core
@@ -108,7 +108,7 @@ $(INIT): $(INIT_SOURCES) | $(STAMP)
 
 $(PRELOAD): $(wildcard native/preload/*) | $(STAMP)
 	@$(MAKE) -C native/preload BUILD=$(CURDIR)/build/preload
-	@install -D -m 755 $(CURDIR)/build/preload/criu-ctty.so $@.new && mv $@.new $@
+	@install -D -m 755 $(CURDIR)/build/preload/criu-preload.so $@.new && mv $@.new $@
 
 $(STAMP): pyproject.toml constraints.txt hatch_build.py | packages
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -14,7 +14,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 # What is made, and from which directory of ``native``.
-MADE = {"waypoint-init": "init", "criu-ctty.so": "preload"}
+MADE = {"waypoint-init": "init", "criu-preload.so": "preload"}
 
 
 class NativeBuildHook(BuildHookInterface[Any]):

@@ -234,7 +234,9 @@ class CommandTimedOut(ShellError):
     def __init__(self, timeout_s: float, output: bytes = b"", *, resists: bool = False) -> None:
         tail = " and cannot be interrupted; it still runs" if resists else ""
         hint = (
-            "wait for its end, or restore a checkpoint" if resists else "it was ended and the shell is free"
+            "close its terminal (waypoint terminal close, then new), or restore a checkpoint"
+            if resists
+            else "it was ended and the shell is free"
         )
         super().__init__(f"command timed out after {timeout_s:g} s{tail}", hint=hint)
         self.timeout_s = timeout_s

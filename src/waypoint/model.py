@@ -46,6 +46,8 @@ class SessionSettings:
     """What was asked for when the session was made, and holds for all of its branches."""
 
     shell: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    size: tuple[int, int] | None = None
     allow_self: bool = False
 
 

@@ -189,3 +189,11 @@ def _wait_for_count(branch: Branch, number: int) -> None:
 def _step(branch: Branch, number: int) -> None:
     branch.exec("touch /tmp/step")
     _wait_for_count(branch, number)
+
+
+def test_processes_of_another_user_are_saved_with_their_limits(session: Session) -> None:
+    session.start_isolated("ulimit -S -n 77; exec sleep 1000", user="nobody")
+    wait_until(session, "pgrep -x sleep >/dev/null")
+    look = "ps -o user= -C sleep; awk '/open files/ { print $4 }' /proc/$(pgrep -x sleep)/limits"
+    for branch in return_after(session, "pkill -x sleep"):
+        assert branch.exec(look).output == "nobody\n77\n"

@@ -8,14 +8,19 @@ from typing import BinaryIO
 from waypoint.cli.answer import Answer
 from waypoint.cli.exec import command_text, write_output
 from waypoint.cli.target import find_branch
-from waypoint.errors import UsageError
+from waypoint.errors import NotFound, UsageError
 from waypoint.names import MAIN
 from waypoint.session.command import CommandResult
+from waypoint.session.following import Newlines
+from waypoint.session.jobs import Job
 from waypoint.session.session import Branch
 from waypoint.session.waypoint import Waypoint
 from waypoint.shell.protocol import JobStatus
 
 __all__ = ["exec_", "interrupt", "jobs", "output", "parse_env", "wait"]
+
+_JOB_MAX = (1 << 32) - 1
+_OFFSET_MAX = (1 << 63) - 1
 
 
 def exec_(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
@@ -30,6 +35,12 @@ def exec_(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     elif options.terminal:
         raise UsageError("--isolated has no terminal", hint="leave out one of the two")
     if options.detach:
+        for name in ("timeout", "output_limit", "stdin"):
+            if getattr(options, name):
+                raise UsageError(
+                    f"--{name.replace('_', '-')} does not go with --detach",
+                    hint="nobody is there to look after the command; waypoint wait --timeout waits for it",
+                )
         return _detach(branch, options)
     result = _run_isolated(branch, options) if options.isolated else _run(branch, options)
     document: dict[str, object] = {"exit_code": result.exit_code, "output": result.output}
@@ -98,7 +109,7 @@ def jobs(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 def wait(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     """Ends with the exit code of the job."""
-    ended = find_branch(waypoint, options.target).job(options.job).wait(options.timeout)
+    ended = _find_job(waypoint, options).wait(options.timeout)
     return Answer(
         text=f"Job {options.job} ended with exit code {ended.exit_code}",
         quiet="",
@@ -108,31 +119,65 @@ def wait(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 
 def output(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
-    job = find_branch(waypoint, options.target).job(options.job)
+    """Offsets count what the job wrote; line ends are printed as exec prints them."""
+    if not 0 <= options.offset <= _OFFSET_MAX:
+        raise UsageError(f"an offset of {options.offset}", hint="a number of bytes to leave out: 0 or more")
+    job = _find_job(waypoint, options)
     if options.follow:
-        job.follow(write_output, _write_errors, offset=options.offset)
-        return Answer(text="", document={"job": options.job})
+        return _follow(job, options)
+    is_terminal = bool(job.status().terminal)
     written = job.output(options.offset)
+    text = _as_exec_prints(written.output) if is_terminal else written.output
     if not options.json:
-        write_output(written.output)
+        write_output(text)
         _write_errors(written.errors)
+    return _output_answer(
+        job,
+        offset=written.offset,
+        next_offset=written.offset + len(written.output),
+        output=text,
+        errors=written.errors,
+    )
+
+
+def _follow(job: Job, options: argparse.Namespace) -> Answer:
+    text, errors = list[bytes](), list[bytes]()
+    if options.json:
+        job.follow(text.append, errors.append, offset=options.offset)
+    else:
+        job.follow(write_output, _write_errors, offset=options.offset)
+    return _output_answer(
+        job,
+        offset=options.offset,
+        next_offset=job.status().length,
+        output=b"".join(text),
+        errors=b"".join(errors),
+    )
+
+
+def _output_answer(job: Job, *, offset: int, next_offset: int, output: bytes, errors: bytes) -> Answer:
     return Answer(
         text="",
         document={
-            "job": options.job,
-            "offset": written.offset,
-            "output": written.output.decode(errors="replace"),
-            "errors": written.errors.decode(errors="replace"),
+            "job": job.number,
+            "offset": offset,
+            "next_offset": next_offset,
+            "output": output.decode(errors="replace"),
+            "errors": errors.decode(errors="replace"),
         },
     )
 
 
+def _as_exec_prints(data: bytes) -> bytes:
+    newlines = Newlines()
+    return newlines.convert(data) + newlines.end()
+
+
 def interrupt(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
-    branch = find_branch(waypoint, options.target)
     if options.job is None:
-        branch.interrupt(terminal=options.terminal)
+        find_branch(waypoint, options.target).interrupt(terminal=options.terminal)
     else:
-        branch.job(options.job).signal(signal.SIGINT)
+        _find_job(waypoint, options).signal(signal.SIGINT)
     return Answer(text="", document={"interrupted": True})
 
 
@@ -144,6 +189,13 @@ def parse_env(pairs: list[str] | None) -> dict[str, str]:
             raise UsageError(f"{pair!r} is not NAME=VALUE", hint="--env NAME=VALUE")
         env[name] = value
     return env
+
+
+def _find_job(waypoint: Waypoint, options: argparse.Namespace) -> Job:
+    branch = find_branch(waypoint, options.target)
+    if not 0 < options.job <= _JOB_MAX:  # no job ever has such a number
+        raise NotFound("job", str(options.job), hint="waypoint jobs shows those that are kept")
+    return branch.job(options.job)
 
 
 def _job_document(status: JobStatus) -> dict[str, object]:

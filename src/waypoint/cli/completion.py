@@ -8,6 +8,8 @@ for that, and a catalogue that may not be read gives no candidates.
 import argparse
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from itertools import pairwise
 from pathlib import Path
 
 from waypoint.cli.answer import Answer
@@ -24,14 +26,25 @@ __all__ = ["complete", "completion", "print_candidates"]
 SCRIPTS = {
     "bash": """\
 _waypoint() {
-    local word
+    local word glue=
+    local -a words=()
+    # A colon is a word of its own to readline, but SESSION:BRANCH is one word here.
+    for word in "${COMP_WORDS[@]:1:COMP_CWORD}"; do
+        if [[ $word == : && ${#words[@]} -gt 0 ]]; then
+            words[-1]+=:
+            glue=yes
+        elif [[ -n $glue ]]; then
+            words[-1]+=$word
+            glue=
+        else
+            words+=("$word")
+        fi
+    done
     COMPREPLY=()
     while IFS= read -r word; do COMPREPLY+=("$word"); done < <(
-        waypoint __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null
+        waypoint __complete "${words[@]}" 2>/dev/null
     )
-    if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *: ]]; then compopt -o nospace; fi
-    # The part before a colon is a word of its own to readline.
-    local before="${COMP_WORDS[COMP_CWORD]%"${COMP_WORDS[COMP_CWORD]##*:}"}"
+    local before="${words[-1]%"${words[-1]##*:}"}"
     if [[ -n $before && $COMP_WORDBREAKS == *:* ]]; then COMPREPLY=("${COMPREPLY[@]#"$before"}"); fi
 }
 complete -o default -F _waypoint waypoint
@@ -41,7 +54,7 @@ complete -o default -F _waypoint waypoint
 _waypoint() {
     local -a found
     found=("${(@f)$(waypoint __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
-    compadd -Q -S '' -- ${found:#} || _files
+    compadd -Q -- ${found:#} || _files
 }
 compdef _waypoint waypoint
 """,
@@ -62,15 +75,22 @@ def completion(_state_dir: Path, options: argparse.Namespace) -> Answer:
 
 def print_candidates(words: Sequence[str]) -> int:
     """Called by the scripts, with all words up to the cursor."""
-    for word in complete(words):
-        print(word)
+    with suppress(WaypointError, OSError):  # a state that cannot be read: a shell wants words, not reasons
+        for word in complete(words):
+            print(word)
     return 0
 
 
 def complete(words: Sequence[str]) -> list[str]:
-    """What the last of ``words`` may become."""
+    """What the last of ``words`` may become. Options only where one was begun: they would bury the names."""
     *before, unfinished = words or [""]
-    return sorted({word for word in _candidates(before) if word.startswith(unfinished)})
+    return sorted(
+        {
+            word
+            for word in _candidates(before)
+            if word.startswith(unfinished) and word.startswith("-") == unfinished.startswith("-")
+        }
+    )
 
 
 def _candidates(before: Sequence[str]) -> Iterator[str]:
@@ -79,7 +99,7 @@ def _candidates(before: Sequence[str]) -> Iterator[str]:
         return
     parser, operands, wanted = _walk(before)
     if wanted is not None:
-        yield from _values(wanted, operands)
+        yield from _values(wanted, operands, _state_dir(before))
         return
     subverbs = _subverbs(parser)
     if subverbs:
@@ -88,9 +108,9 @@ def _candidates(before: Sequence[str]) -> Iterator[str]:
         action for action in parser._actions if not action.option_strings and not _is_verbs(action)
     ]
     if len(operands) < len(positionals):
-        yield from _values(positionals[len(operands)], operands)
+        yield from _values(positionals[len(operands)], operands, _state_dir(before))
     elif positionals and positionals[-1].nargs in ("*", "+"):
-        yield from _values(positionals[-1], operands)
+        yield from _values(positionals[-1], operands, _state_dir(before))
     for action in parser._actions:
         yield from (name for name in action.option_strings if name.startswith("--"))
 
@@ -125,26 +145,21 @@ def _subverbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
     return {}
 
 
-def _values(action: argparse.Action, operands: Sequence[str]) -> Iterator[str]:
+def _values(action: argparse.Action, operands: Sequence[str], state_dir: str) -> Iterator[str]:
     """Candidates for one operand or one option's value, by what its help calls it."""
     if action.choices is not None:
         yield from map(str, action.choices)
         return
     if not isinstance(action.metavar, str):
         return
-    path = catalogue_path(_state_dir())
+    path = catalogue_path(state_dir)
     if not os.access(path, os.R_OK | os.W_OK):
         return
-    catalogue = Catalogue(path)
-    try:
-        yield from _known(catalogue, action.metavar, operands)
-    except (WaypointError, OSError):
-        return
-    finally:
-        catalogue.close()
+    with closing(Catalogue(path)) as catalogue, suppress(WaypointError, OSError):
+        yield from _known(catalogue, action.metavar, operands, state_dir)
 
 
-def _known(catalogue: Catalogue, metavar: str, operands: Sequence[str]) -> Iterator[str]:
+def _known(catalogue: Catalogue, metavar: str, operands: Sequence[str], state_dir: str) -> Iterator[str]:
     if metavar in ("SESSION", "SESSION[:BRANCH]", "SRC", "DST"):
         for session in catalogue.sessions():
             name = session.name or session.id
@@ -160,12 +175,13 @@ def _known(catalogue: Catalogue, metavar: str, operands: Sequence[str]) -> Itera
         yield from (checkpoint.name for checkpoint in catalogue.checkpoints(session_id))
     if metavar == "NAME|BRANCH":
         yield from (record.name for record in catalogue.branches(session_id))
-    place = Place(_state_dir(), catalogue, session_id, branch or "main")
+    place = Place(state_dir, catalogue, session_id, branch or "main")
     if metavar in ("T", "TERMINAL"):
         yield from (terminal.name for terminal in place.ask(ShellClient.terminals))
     if metavar == "JOB":
         yield from (str(job.job) for job in place.ask(ShellClient.jobs))
 
 
-def _state_dir() -> str:
-    return find_state_dir(None, environ=os.environ, files=config_files(os.environ))
+def _state_dir(before: Sequence[str]) -> str:
+    typed = [word for option, word in pairwise(before) if option == "--state-dir"]
+    return find_state_dir(typed[-1] if typed else None, environ=os.environ, files=config_files(os.environ))

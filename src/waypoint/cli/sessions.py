@@ -19,7 +19,7 @@ def init(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
         options.directory or (os.getcwd() if options.base in (None, "host") else None),
         base=options.base,
         name=options.name,
-        size=parse_size(options.size),
+        size=parse_size(options.size) if options.size else None,
         env=parse_env(options.env),
         shell=options.shell or None,
         allow_self=options.allow_self,

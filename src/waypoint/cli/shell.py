@@ -6,7 +6,7 @@ import sys
 
 from waypoint.cli.answer import Answer
 from waypoint.cli.commands import parse_env
-from waypoint.cli.terminals import attach_to
+from waypoint.cli.terminals import attach_to, require_attachable
 from waypoint.names import MAIN
 from waypoint.session.session import Session
 from waypoint.session.waypoint import Waypoint
@@ -17,6 +17,7 @@ _QUESTION = "Keep the session (k), save a checkpoint and keep it (s), or remove 
 
 
 def shell(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
+    require_attachable(options.detach_key)
     session = waypoint.create(
         options.directory or (os.getcwd() if options.base in (None, "host") else None),
         base=options.base,
@@ -29,18 +30,23 @@ def shell(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     try:
         ended = attach_to(session.main, reference, MAIN, detach_key=options.detach_key, read_only=False)
     except BaseException:
-        session.cleanup(force=True)
+        print(_kept(reference, "cut off"), file=sys.stderr)
         raise
     return Answer(
-        text=_settle(session, reference),
+        text=_settle(session, reference, ended),
         quiet=session.id,
         document={"session_id": session.id, "ended": ended},
     )
 
 
-def _settle(session: Session, reference: str) -> str:
+def _kept(reference: str, ended: str) -> str:
+    fresh = f"waypoint terminal new {reference} {MAIN} && " if ended == "exited" else ""
+    return f"Kept: {fresh}waypoint attach {reference}"
+
+
+def _settle(session: Session, reference: str, ended: str) -> str:
     """Ask what to keep. Who says nothing keeps everything."""
-    kept = f"Kept: waypoint attach {reference}"
+    kept = _kept(reference, ended)
     while True:
         print(_QUESTION, end="", file=sys.stderr, flush=True)
         answer = sys.stdin.readline().strip().lower()

@@ -7,7 +7,7 @@ from waypoint.errors import UsageError
 from waypoint.names import MAIN, parse_name
 from waypoint.session.session import Branch
 from waypoint.session.waypoint import Waypoint
-from waypoint.shell.terminal import DEFAULT_SIZE, WindowSize
+from waypoint.shell.terminal import WindowSize
 
 __all__ = ["Target", "find_branch", "parse_size", "parse_target"]
 
@@ -32,10 +32,8 @@ def find_branch(waypoint: Waypoint, text: str) -> Branch:
     return waypoint.session(target.session).branch(target.branch or MAIN)
 
 
-def parse_size(text: str | None) -> WindowSize:
+def parse_size(text: str) -> WindowSize:
     """``COLUMNSxROWS``, as people write it, as rows and columns."""
-    if text is None:
-        return DEFAULT_SIZE
     match = _SIZE.fullmatch(text)
     if match is None:
         raise UsageError(f"{text!r} is not a size", hint="columns x rows, such as 120x40")

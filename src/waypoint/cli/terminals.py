@@ -20,6 +20,7 @@ from waypoint.shell.screen import Screen
 __all__ = [
     "attach",
     "attach_to",
+    "require_attachable",
     "screen",
     "send",
     "terminal_close",
@@ -69,14 +70,19 @@ def terminal_list(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 
 def terminal_new(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
-    size = parse_size(options.size)
-    find_branch(waypoint, options.target).open_terminal(
-        options.name, size=size, shell=options.shell, cwd=options.cwd, env=parse_env(options.env)
+    branch = find_branch(waypoint, options.target)
+    branch.open_terminal(
+        options.name,
+        size=parse_size(options.size) if options.size else None,
+        shell=options.shell,
+        cwd=options.cwd,
+        env=parse_env(options.env),
     )
+    opened = next(terminal for terminal in branch.terminals() if terminal.name == options.name)
     return Answer(
         text=f"Terminal '{options.name}' opened",
         quiet=options.name,
-        document={"name": options.name, "rows": size[0], "columns": size[1]},
+        document={"name": options.name, "rows": opened.rows, "columns": opened.columns},
     )
 
 
@@ -102,6 +108,8 @@ def send(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 
 def screen(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
+    if options.scrollback < 0:
+        raise UsageError(f"{options.scrollback} lines of scrollback", hint="0 or more")
     shown = find_branch(waypoint, options.target).screen(
         terminal=options.terminal, scrollback=options.scrollback
     )
@@ -109,6 +117,8 @@ def screen(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 
 def wait_for(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
+    if options.idle is not None and not options.idle >= 0:  # also "nan", which would never come
+        raise UsageError(f"a silence of {options.idle} ms", hint="0 or more milliseconds")
     shown = find_branch(waypoint, options.target).wait_for(
         text=options.text,
         idle_ms=options.idle,
@@ -137,19 +147,26 @@ def attach(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     return Answer(text=told, document={"ended": ended})
 
 
+def require_attachable(detach_key: str) -> int:
+    """The code of the key that detaches. Raises UsageError if it is none, or if nobody is there to press it."""
+    key = encode_keys([detach_key])
+    if len(key) != 1 or key[0] >= 0x20:
+        raise UsageError(
+            f"{detach_key!r} is not a control key",
+            hint="a key such as C-] or C-\\ detaches; others are typed",
+        )
+    require_terminal(sys.stdin.fileno(), sys.stdout.fileno())
+    return key[0]
+
+
 def attach_to(branch: Branch, reference: str, terminal: str, *, detach_key: str, read_only: bool) -> str:
     """Make this process's terminal the window of a branch's; return why that ended."""
-    key = encode_keys([detach_key])
-    if len(key) != 1:
-        raise UsageError(f"{detach_key!r} is not one key", hint="a control key such as C-] or C-\\ detaches")
-    keyboard, window = sys.stdin.fileno(), sys.stdout.fileno()
-    require_terminal(keyboard, window)
     return attach_terminal(
         branch.place,
         terminal,
-        keyboard=keyboard,
-        window=window,
-        detach_key=key[0],
+        keyboard=sys.stdin.fileno(),
+        window=sys.stdout.fileno(),
+        detach_key=require_attachable(detach_key),
         notice=f"{reference}, terminal {terminal}: {detach_key} detaches",
         read_only=read_only,
     )
@@ -170,7 +187,7 @@ def _screen_answer(shown: Screen, options: argparse.Namespace) -> Answer:
     if options.output:
         Path(options.output).write_text(text + "\n")
         return Answer(text=options.output, document={**document, "file": options.output})
-    return Answer(text=text, document={**document, options.format: text})
+    return Answer(text=text, quiet=text, document={**document, options.format: text})
 
 
 def _screen_document(shown: Screen) -> dict[str, object]:

@@ -153,18 +153,23 @@ class _Attachment:
 
     def _request(self, frame: bytes) -> InitRefused | None:
         """Send a request and see it answered once, whatever happens to the connection."""
-        with self._view.place.gate():
-            self._view.send(frame)
-            while not self._end:
-                for event in self._view.events(None):
-                    if isinstance(event, Answered):
-                        return event.refusal
-                    if isinstance(event, Reconnected):
-                        self._view.send(frame)
-                    self._happened(event)
-                    if isinstance(event, Replaced):
-                        return None
-        return None
+        meanwhile: list[Event] = []
+        try:
+            with self._view.place.gate():
+                self._view.send(frame)
+                while True:
+                    for event in self._view.events(None):
+                        if isinstance(event, Answered):
+                            return event.refusal
+                        if isinstance(event, Reconnected):
+                            self._view.send(frame)
+                        meanwhile.append(event)
+                        if isinstance(event, (Replaced, Ended)):
+                            return None
+        finally:
+            # Not before: a window that takes nothing must not hold the gate, and with it all checkpoints.
+            for event in meanwhile:
+                self._happened(event)
 
     def _happened(self, event: Event) -> None:
         if isinstance(event, Printed):

@@ -20,7 +20,7 @@ from waypoint.model import BranchRecord, SessionRecord
 from waypoint.session.context import Context
 from waypoint.session.operations import snapshot_branch
 from waypoint.session.place import Place
-from waypoint.shell.client import ConnectionLost, InitRefused, ShellClient
+from waypoint.shell.client import ShellClient
 from waypoint.shell.protocol import Ask, Reply, Request, encode_answer, encode_frame, parse_ask
 from waypoint.store.lock import attendant_lock, locked
 
@@ -66,6 +66,7 @@ class _Attendant:
             branches = {record.incarnation: record for record in self._branches()}
             for incarnation in set(self._clients) - set(branches):
                 self._clients.pop(incarnation).close()
+            self._answers = {key: value for key, value in self._answers.items() if key[0] in branches}
             for record in branches.values():
                 if record.incarnation not in self._clients:
                     self._connect(record)
@@ -103,9 +104,9 @@ class _Attendant:
         try:
             while client.has_frame():
                 kind, payload = client.next_frame(None)
-                if kind == Reply.ASK:
+                if kind == Reply.ASK:  # the rest are answers to ours
                     self._answer(branch, client, parse_ask(payload))
-        except ConnectionLost:
+        except (WaypointError, OSError):  # cut by a checkpoint, or the branch has ended: connect again
             self._clients.pop(branch.incarnation).close()
 
     def _answer(self, branch: BranchRecord, client: ShellClient, ask: Ask) -> None:
@@ -113,8 +114,7 @@ class _Attendant:
         if known is None:
             known = self._answers[branch.incarnation, ask.number] = self._obey(branch, ask)
         # A snapshot has cut this connection; the ask comes again on the next one and is answered then.
-        with suppress(InitRefused):  # the asker has gone
-            client.ask(encode_answer(ask.number, *known))
+        client.send(encode_answer(ask.number, *known))
 
     def _continued(self, branch: BranchRecord, ask: Ask) -> tuple[int, str] | None:
         """The answer in a branch that came to life from the very checkpoint that this ask has made."""

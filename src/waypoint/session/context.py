@@ -45,7 +45,7 @@ def criu_tool(layout: Layout, command: tuple[str, ...], version: str) -> Criu:
     return Criu(
         command=command,
         launcher=launcher_path(),
-        preload=_BUILT / "criu-ctty.so",
+        preload=_BUILT / "criu-preload.so",
         kdat=layout.kdat(version),
     )
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 
-from waypoint.errors import Busy, CommandTimedOut, OutputLimitExceeded
+from waypoint.errors import Busy, CommandTimedOut, OutputLimitExceeded, WaypointError
 from waypoint.shell.client import ConnectionLost, InitRefused, ShellClient, shell_error
 from waypoint.shell.protocol import (
     Ended,
     How,
     ProtocolError,
     Reply,
+    encode_follow,
     encode_kill,
     parse_ended,
     parse_error,
@@ -130,15 +131,11 @@ class Follower:
                 self._reconnect()
                 continue
             except KeyboardInterrupt:
-                # The first is meant for the command, as at any terminal; the second for us.
-                if not self._may_interrupt:
-                    raise
-                self._may_interrupt = False
-                self._kill(INTERRUPT)
+                self._pass_on_interrupt()
                 continue
             except TimeoutError:
                 if not self._is_ours:
-                    raise self._still_busy() from None
+                    raise self._reader_gone() or self._still_busy() from None
                 if self._ending is None and self._reader_gone() is None:
                     self._ending = CommandTimedOut(timeout_s or 0.0)
                 number, pause_s = next(signals, (0, 0.0))
@@ -149,15 +146,33 @@ class Follower:
                 continue
             if kind == Reply.ENDED:
                 return self._ended(parse_ended(payload))
-            if self._take(kind, payload):
-                deadline = time.monotonic()
+            try:
+                must_end = self._take(kind, payload)
+            except KeyboardInterrupt:
+                self._pass_on_interrupt()
+            else:
+                deadline = time.monotonic() if must_end else deadline
             yield
+
+    def _pass_on_interrupt(self) -> None:
+        """The first is meant for the command, as at any terminal; the second for us."""
+        if not self._may_interrupt:
+            raise KeyboardInterrupt
+        self._may_interrupt = False
+        self._kill(INTERRUPT)
 
     def give_up(self) -> None:
         """End the job: nobody wants its output any more."""
         try:
             self.until_end(0.0)
         except (CommandTimedOut, OutputLimitExceeded):
+            return
+
+    def abandon(self) -> None:
+        """Kill the job without waiting for its end; if it cannot be reached, it is gone already."""
+        try:
+            self._kill(KILL)
+        except (WaypointError, OSError):
             return
 
     def _ended(self, ended: Ended) -> Ended:
@@ -218,18 +233,20 @@ class Follower:
 
     def _kill(self, number: int) -> None:
         frame = encode_kill(self.job, number)
-        try:
-            self._client.send(frame)
-        except ConnectionLost:
-            self._reconnect()
-            self._client.send(frame)
-        self._answers_due += 1
+        while True:
+            try:
+                self._client.send(frame)
+            except ConnectionLost:
+                self._reconnect()
+            else:
+                self._answers_due += 1
+                return
 
     def _reconnect(self) -> None:
         self._client.close()
         self._answers_due = 0
-        self._client = self._place.reconnect(self._incarnation)
-        self._client.follow(self.job, self.output.offset, self.errors.offset if self.errors else 0)
+        follow = encode_follow(self.job, self.output.offset, self.errors.offset if self.errors else 0)
+        self._client = self._place.reconnect(self._incarnation, follow)
 
 
 class Newlines:

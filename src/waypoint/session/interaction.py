@@ -13,7 +13,7 @@ from waypoint.session.place import Place
 from waypoint.session.streaming import CommandStream
 from waypoint.shell.protocol import JobStatus, TerminalStatus
 from waypoint.shell.screen import Screen
-from waypoint.shell.terminal import DEFAULT_SIZE, WindowSize
+from waypoint.shell.terminal import WindowSize
 
 __all__ = ["COLLECTED_BYTES_MAX", "BranchInteraction"]
 
@@ -140,12 +140,15 @@ class BranchInteraction:
         self,
         name: str,
         *,
-        size: WindowSize = DEFAULT_SIZE,
+        size: WindowSize | None = None,
         shell: str | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """Open a terminal with a shell. A name whose shell has ended gets a fresh one."""
+        """Open a terminal with a shell; what is not said is as the session was made.
+
+        A name whose shell has ended gets a fresh one.
+        """
         terminals.new_terminal(self.place, name, size=size, shell=shell, cwd=cwd, env=env)
 
     def close_terminal(self, name: str) -> None:

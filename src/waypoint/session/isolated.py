@@ -3,21 +3,22 @@
 Its two outputs are apart, its input comes from the caller, and any number may run at once.
 """
 
-import os
+import io
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO
 
-from waypoint.errors import Broken, NotFound, ShellError
+from waypoint.errors import Broken, NotFound, ShellError, UsageError
 from waypoint.log import Timeline
 from waypoint.session.command import CommandResult, checked_text, checked_timeout
 from waypoint.session.following import Follower, Sink
 from waypoint.session.place import Place
-from waypoint.session.users import ROOT, User, find_user
+from waypoint.session.users import ROOT, find_user
 from waypoint.shell.client import ConnectionLost, InitRefused, ShellClient
 from waypoint.shell.profile import SESSION_ENV, UNATTENDED_ENV
 from waypoint.shell.protocol import ErrorCode, encode_spawn, encode_write
 from waypoint.store.live import root_path
+from waypoint.store.settings import session_settings
 
 __all__ = ["Input", "run_isolated", "start_isolated"]
 
@@ -58,7 +59,11 @@ def run_isolated(
         Follower(place, client, incarnation, job, output, errors, limit_bytes=output_limit) as follower,
         feeder,
     ):
-        ended = follower.until_end(timeout_s)
+        try:
+            ended = follower.until_end(timeout_s)
+        except BaseException:
+            follower.abandon()  # nobody takes its output any more
+            raise
     total_ms = timeline.total_ms()
     place.catalogue.record("exec", place.session_id, place.branch, total_ms, timeline.phases_ms)
     return CommandResult(
@@ -95,17 +100,27 @@ def _start(
     is_detached: bool = False,
 ) -> tuple[ShellClient, str, int]:
     argv = [_SHELL, "-c", command] if isinstance(command, str) else list(command)
-    for word in argv:
+    if not argv:
+        raise UsageError("no command", hint="text for a shell, or the words of a command")
+    for word in (*argv, cwd or "", *(env or {}), *(env or {}).values()):
         checked_text(word)
+        if "\0" in word:
+            raise UsageError(f"{word!r} has a NUL character", hint="Linux knows none in words and variables")
+    for name in env or {}:
+        if not name or "=" in name:
+            raise UsageError(f"{name!r} is not the name of a variable", hint="NAME=VALUE, NAME without =")
     with place.gate():
         incarnation = place.incarnation()
         who = ROOT if user is None else find_user(root_path(place.state_dir, incarnation), user)
+        own = {"HOME": who.home, "USER": who.name, "LOGNAME": who.name}
+        asked = session_settings(place.catalogue, place.session_id).env
+        variables = {**SESSION_ENV, **UNATTENDED_ENV, **own, **asked, **(env or {})}
         client = place.connect(incarnation)
         try:
             job = client.start(
                 encode_spawn(
                     argv,
-                    env=[f"{name}={value}" for name, value in _environment(who, env).items()],
+                    env=[f"{name}={value}" for name, value in variables.items()],
                     cwd=cwd or place.catalogue.workspace(place.session_id),
                     uid=who.uid,
                     gid=who.gid,
@@ -123,11 +138,6 @@ def _start(
     return client, incarnation, job
 
 
-def _environment(user: User, env: Mapping[str, str] | None) -> dict[str, str]:
-    own = {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
-    return {**SESSION_ENV, **UNATTENDED_ENV, **own, **(env or {})}
-
-
 def _hint(refusal: InitRefused) -> str:
     if refusal.reason == ErrorCode.LIMIT:
         return "wait for one of them: waypoint jobs shows them"
@@ -141,58 +151,82 @@ class _Feeder:
         self._place = place
         self._incarnation = incarnation
         self._job = job
-        self._chunks = None if source is None else _chunks(source)
+        self._read = None if source is None else _reader(source)
+        self._lock = threading.Lock()
         self._client: ShellClient | None = None
-        self._over = threading.Event()
+        self._is_over = False
+        self._failure: Exception | None = None
 
     def __enter__(self) -> None:
-        if self._chunks is not None:
+        if self._read is not None:
             # Reading the caller's own input can last for ever: it must not keep the process from ending.
-            threading.Thread(target=self._feed, args=(self._chunks,), daemon=True).start()
+            threading.Thread(target=self._feed, args=(self._read,), daemon=True).start()
 
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._let_go()  # also under a thread that waits for an answer; it then ends
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._lock:
+            self._is_over = True
+            client, self._client = self._client, None
+        if client is not None:  # a thread that waits for an answer on it then ends
+            client.shutdown()
+            client.close()
+        if kind is None and self._failure is not None:
+            raise self._failure
 
-    def _feed(self, chunks: Iterator[bytes]) -> None:
+    def _feed(self, read: Callable[[], bytes]) -> None:
         offset = 0
-        try:
-            for chunk in chunks:
-                if not self._write(offset, chunk):
-                    return
-                offset += len(chunk)
-            self._write(offset, b"")
-        finally:
-            self._let_go()
-
-    def _write(self, offset: int, data: bytes) -> bool:
-        """Hand over one piece; False if nobody wants more. A checkpoint in between makes us say it again."""
-        while not self._over.is_set():
+        data = b"."
+        while data:
             try:
-                if self._client is None:
-                    self._client = self._place.reconnect(self._incarnation)
-                self._client.ask(encode_write(self._job, offset, data), timeout_s=None)
-            except InitRefused:  # it has ended, or closed its input
-                return False
+                data = read()
+            except (OSError, ValueError) as error:  # a directory, a closed file: the command gets an end
+                self._failure = error
+                data = b""
+            if not self._write(encode_write(self._job, offset, data)):
+                return
+            offset += len(data)
+
+    def _write(self, frame: bytes) -> bool:
+        """Hand over one piece; False if nobody wants more. A checkpoint in between makes us say it again."""
+        while True:
+            try:
+                client = self._connection()
+                if client is None:
+                    return False
+                client.ask(frame, timeout_s=None)
             except ConnectionLost:
-                self._let_go()
-            except (Broken, NotFound, OSError):  # the follower meets the same and says it
+                self._drop(client)
+            except (InitRefused, Broken, NotFound, OSError):  # it takes no more; the follower says why
                 return False
             else:
                 return True
-        return False
 
-    def _let_go(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.shutdown()
-            client.close()
+    def _connection(self) -> ShellClient | None:
+        """The connection, made anew if need be; None when the command is over."""
+        with self._lock:
+            if self._client is None and not self._is_over:
+                self._client = self._place.reconnect(self._incarnation)
+            return self._client
+
+    def _drop(self, client: ShellClient | None) -> None:
+        with self._lock:
+            if client is not None and self._client is client:
+                client.close()
+                self._client = None
 
 
-def _chunks(source: bytes | IO[bytes]) -> Iterator[bytes]:
-    if isinstance(source, bytes):
-        for at in range(0, len(source), _CHUNK_BYTES):
-            yield source[at : at + _CHUNK_BYTES]
-        return
-    while chunk := os.read(source.fileno(), _CHUNK_BYTES):
-        yield chunk
+def _reader(source: bytes | IO[bytes]) -> Callable[[], bytes]:
+    """Gives the input piece by piece, nothing at its end. A file is read as far as it has something now."""
+    file = io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source
+    read = getattr(file, "read1", None) or getattr(file, "read", None)
+    if read is None:
+        raise UsageError(
+            f"{type(source).__name__} is no input", hint="give bytes, or a file opened for reading bytes"
+        )
+
+    def next_piece() -> bytes:
+        piece = read(_CHUNK_BYTES)
+        if not isinstance(piece, bytes):
+            raise ValueError("the input is text, not bytes: open the file with 'rb'")
+        return piece
+
+    return next_piece

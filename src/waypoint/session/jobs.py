@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from waypoint.errors import NotFound, WaitTimedOut
+from waypoint.errors import NotFound, UsageError, WaitTimedOut
 from waypoint.session.command import checked_timeout
 from waypoint.session.following import Follower, Sink
 from waypoint.session.place import Place
@@ -19,6 +19,7 @@ from waypoint.shell.protocol import (
     ProtocolError,
     Reply,
     Request,
+    encode_follow,
     encode_job,
     encode_kill,
     parse_ended,
@@ -27,6 +28,9 @@ from waypoint.shell.protocol import (
 )
 
 __all__ = ["Job", "JobOutput", "list_jobs"]
+
+
+_NUMBER_MAX = (1 << 32) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,10 @@ class Job:
     place: Place
     number: int
 
+    def __post_init__(self) -> None:
+        if not 0 < self.number <= _NUMBER_MAX:  # no job ever has such a number
+            raise self._unknown()
+
     def status(self) -> JobStatus:
         for status in list_jobs(self.place):
             if status.job == self.number:
@@ -58,9 +66,8 @@ class Job:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         incarnation = self.place.incarnation()
         while True:
-            with self.place.reconnect(incarnation) as client:
+            with self.place.reconnect(incarnation, encode_job(Request.WAIT, self.number)) as client:
                 try:
-                    client.send(encode_job(Request.WAIT, self.number))
                     left = None if deadline is None else max(0.0, deadline - time.monotonic())
                     kind, payload = client.next_frame(left)
                 except ConnectionLost:  # a checkpoint: ask again
@@ -75,6 +82,8 @@ class Job:
 
     def output(self, offset: int = 0, error_offset: int = 0) -> JobOutput:
         """What it has written until now, from ``offset`` on, as far as it is kept."""
+        if offset < 0 or error_offset < 0:
+            raise UsageError(f"an offset of {min(offset, error_offset)}", hint="0 or more bytes")
         status = self.status()
         offset, error_offset = max(offset, status.kept_from), max(error_offset, status.error_kept_from)
         if offset >= status.length and error_offset >= status.error_length:
@@ -94,13 +103,11 @@ class Job:
         output = Sink(on_output, from_terminal=bool(status.terminal))
         errors = Sink(on_errors or on_output, from_terminal=False)
         output.offset = offset
-        with self.place.gate():
-            incarnation = self.place.incarnation()
-            client = self.place.connect(incarnation)
+        incarnation = self.place.incarnation()
+        client = self.place.reconnect(incarnation, encode_follow(self.number, offset))
         with Follower(
             self.place, client, incarnation, self.number, output, errors, is_ours=False
         ) as follower:
-            client.follow(self.number, offset, 0)
             return follower.until_end(timeout_s)
 
     def signal(self, number: int) -> None:
@@ -114,7 +121,7 @@ class Job:
         output = Sink(None, from_terminal=False)
         errors = Sink(None, from_terminal=False)
         output.offset, errors.offset = offset, error_offset
-        client.follow(self.number, offset, error_offset)
+        client.send(encode_follow(self.number, offset, error_offset))
         while output.offset < status.length or errors.offset < status.error_length:
             kind, payload = client.next_frame(None)
             if kind == Reply.OUTPUT:

@@ -7,7 +7,7 @@ found and settled by :mod:`waypoint.session.recovery`.
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_all
 from contextlib import ExitStack, contextmanager
@@ -41,7 +41,7 @@ from waypoint.session.removal import remove_branch, remove_session
 from waypoint.shell.client import InitRefused, ShellClient
 from waypoint.shell.profile import UNATTENDED_ENV, ShellProfile
 from waypoint.shell.selection import find_profile
-from waypoint.shell.terminal import DEFAULT_SIZE, WindowSize, open_terminal
+from waypoint.shell.terminal import DEFAULT_SIZE, open_terminal
 from waypoint.store.layout import new_id
 from waypoint.store.lock import locked
 
@@ -74,8 +74,6 @@ def create_session(
     *,
     workspace: str,
     name: str | None,
-    size: WindowSize = DEFAULT_SIZE,
-    env: Mapping[str, str] | None = None,
     settings: SessionSettings,
 ) -> SessionRecord:
     """Make a session with a running branch ``main`` whose shell is ready."""
@@ -105,7 +103,7 @@ def create_session(
         undo.on_failure("remove the branch", lambda: destroy(context.platform, incarnation))
         pid = launch(context.platform, base, incarnation, operation.timeline, allow_self=settings.allow_self)
         with operation.timeline.step("shell"):
-            _open_shell(context.layout.mount(incarnation), profile, workspace, size, env or {})
+            _open_shell(context.layout.mount(incarnation), profile, workspace, settings)
         with operation.timeline.step("publish"):
             branch = BranchRecord(
                 session_id=session.id,
@@ -124,12 +122,11 @@ def create_session(
     return session
 
 
-def _open_shell(
-    root: Path, profile: ShellProfile, workspace: str, size: WindowSize, env: Mapping[str, str]
-) -> None:
+def _open_shell(root: Path, profile: ShellProfile, workspace: str, settings: SessionSettings) -> None:
+    size, env = settings.size or DEFAULT_SIZE, {**UNATTENDED_ENV, **settings.env}
     with ShellClient(root) as client:
         try:
-            open_terminal(client, MAIN, profile, size=size, cwd=workspace, env={**UNATTENDED_ENV, **env})
+            open_terminal(client, MAIN, profile, size=size, cwd=workspace, env=env)
         except InitRefused as refusal:
             raise LaunchFailed(
                 f"{profile.argv[0]}: {refusal}",

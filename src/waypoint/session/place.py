@@ -7,6 +7,7 @@ were. When the branch was *replaced* meanwhile (restored), what they followed is
 from __future__ import annotations
 
 from waypoint.errors import BranchReplaced, Broken, NotFound
+from waypoint.names import parse_name
 from waypoint.shell.client import ShellClient
 from waypoint.store.live import LiveCatalogue, lock_path, root_path
 from waypoint.store.lock import gate_lock, locked, terminal_lock
@@ -34,6 +35,7 @@ class Place:
 
     def terminal_lock(self, terminal: str, *, wait: bool, timeout_s: float | None) -> locked:
         """To be held while a command runs in the terminal's shell."""
+        parse_name("terminal", terminal)
         self.incarnation()  # a lock file is made only for what exists
         path = lock_path(self.state_dir, terminal_lock(self.session_id, self.branch, terminal))
         hint = "leave out --no-wait to wait for it" if timeout_s is None else "another command runs in it"
@@ -52,12 +54,19 @@ class Place:
         except Broken as error:
             raise Broken(f"{self.where}: {error}", hint=error.hint) from error
 
-    def reconnect(self, incarnation: str) -> ShellClient:
-        """Connect to the same incarnation again. Raises BranchReplaced if it is no longer the branch's."""
+    def reconnect(self, incarnation: str, first: bytes = b"") -> ShellClient:
+        """Connect to the same incarnation again and send the request ``first``.
+
+        While the gate is held no checkpoint can cut the connection before init has it. Raises BranchReplaced
+        if the incarnation is no longer the branch's.
+        """
         try:
             with self.gate():
                 if self.incarnation() == incarnation:
-                    return self.connect(incarnation)
+                    client = self.connect(incarnation)
+                    if first:
+                        client.send(first)
+                    return client
         except NotFound as error:
             raise self._replaced("removed") from error
         raise self._replaced("restored")

@@ -57,7 +57,9 @@ class Branch(BranchFiles, BranchInteraction):
 
     def snapshot(self, name: str | None = None, *, wait: bool = True) -> CheckpointRecord:
         """Save the branch as it is now; it runs on."""
-        return snapshot_branch(self.session.context, self.session.record, self.name, name, wait=wait)
+        saved = snapshot_branch(self.session.context, self.session.record, self.name, name, wait=wait)
+        ensure_attendant(self.session.context, self.session.record)
+        return saved
 
     def restore(self, checkpoint: CheckpointRecord | str, *, wait: bool = True) -> CheckpointRecord:
         """Make the branch that checkpoint again; what was not saved is gone."""

@@ -28,6 +28,7 @@ from waypoint.shell.screen import Screen
 from waypoint.shell.selection import find_profile
 from waypoint.shell.terminal import DEFAULT_SIZE, WindowSize, open_terminal
 from waypoint.store.live import root_path
+from waypoint.store.settings import session_settings
 
 __all__ = [
     "close_terminal",
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 SIZE_MAX = 1000
+SCROLLBACK_MAX = 1 << 20  # init keeps a MiB of output
 WAIT_HISTORY = 2000  # lines that may scroll by between two looks at the screen
 
 
@@ -52,23 +54,27 @@ def new_terminal(
     place: Place,
     name: str,
     *,
-    size: WindowSize = DEFAULT_SIZE,
+    size: WindowSize | None = None,
     shell: str | None = None,
     cwd: str | None = None,
     env: Mapping[str, str] | None = None,
 ) -> None:
-    """Open a terminal with a shell in it. A name whose shell has ended gets a fresh one."""
+    """Open a terminal with a shell in it. A name whose shell has ended gets a fresh one.
+
+    What is not said here is as the session was made.
+    """
     parse_name("terminal", name)
+    settings = session_settings(place.catalogue, place.session_id)
+    size = size or settings.size or DEFAULT_SIZE
     checked_size(size)
     with place.gate():
         incarnation = place.incarnation()
-        profile = find_profile(Path(root_path(place.state_dir, incarnation)), shell)
+        profile = find_profile(Path(root_path(place.state_dir, incarnation)), shell or settings.shell)
         directory = cwd or place.catalogue.workspace(place.session_id)
         with place.connect(incarnation) as client:
             try:
-                open_terminal(
-                    client, name, profile, size=size, cwd=directory, env={**UNATTENDED_ENV, **(env or {})}
-                )
+                variables = {**UNATTENDED_ENV, **settings.env, **(env or {})}
+                open_terminal(client, name, profile, size=size, cwd=directory, env=variables)
             except InitRefused as refusal:
                 if refusal.reason in (ErrorCode.EXEC_FAILED, ErrorCode.SHELL):
                     raise LaunchFailed(f"cannot start the shell: {refusal}") from refusal
@@ -105,6 +111,8 @@ def send_keys(place: Place, terminal: str, words: Sequence[str], *, literal: boo
 
 def look(place: Place, terminal: str, scrollback: int = 0) -> Screen:
     """What the terminal shows now, and the last ``scrollback`` lines above it."""
+    if not 0 <= scrollback <= SCROLLBACK_MAX:
+        raise UsageError(f"{scrollback} lines of scrollback", hint=f"0 to {SCROLLBACK_MAX}")
     with TerminalView(place, terminal, history=scrollback) as view:
         return view.screen(scrollback)
 
@@ -126,6 +134,8 @@ def wait_for(
     if (text is not None) + (idle_ms is not None) + exit != 1:
         raise UsageError("wait for one of: text, idle, exit", hint="waypoint wait-for --help")
     checked_timeout(timeout_s)
+    if idle_ms is not None and not idle_ms >= 0:  # also "nan", which would never come
+        raise UsageError(f"a silence of {idle_ms} ms", hint="0 or more milliseconds")
     pattern = _pattern(text)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     with TerminalView(place, terminal, history=WAIT_HISTORY) as view:
@@ -163,7 +173,10 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
     try:
         return None if text is None else re.compile(text, re.MULTILINE)
     except re.error as error:
-        raise UsageError(f"{text!r} is not a regular expression: {error}") from error
+        raise UsageError(
+            f"{text!r} is not a regular expression: {error}",
+            hint="put a backslash before . * + ? ( ) [ ] to mean them",
+        ) from error
 
 
 def _wish(text: str | None, idle_ms: float | None) -> str:

@@ -1,6 +1,7 @@
 """Users as a branch knows them: its own /etc/passwd, not the host's."""
 
 import os
+import stat
 from dataclasses import dataclass
 
 from waypoint.errors import NotFound
@@ -8,6 +9,7 @@ from waypoint.errors import NotFound
 __all__ = ["ROOT", "User", "find_user"]
 
 _ID_MAX = (1 << 32) - 2
+_PASSWD_BYTES_MAX = 1 << 20  # the agent may have made it endless
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,9 @@ def find_user(root: str, text: str) -> User:
     uid = known.uid if known else _number(name)
     gid = _number(group) if colon else (known.gid if known else uid)
     if uid is None or gid is None:
-        raise NotFound("user", text, hint="NAME, UID or UID:GID, as in /etc/passwd of the branch")
+        raise NotFound(
+            "user", text, hint="NAME, UID, NAME:GID or UID:GID (numbers), as in /etc/passwd of the branch"
+        )
     return User(known.name if known else name, uid, gid, known.home if known else "/")
 
 
@@ -44,8 +48,11 @@ def _users(root: str) -> list[User]:
             os.close(directory)
     except OSError:  # a base may have none
         return []
-    with open(fd, errors="replace") as file:
-        return [user for line in file if (user := _parse(line)) is not None]
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return []
+        text = file.read(_PASSWD_BYTES_MAX).decode(errors="replace")
+    return [user for line in text.splitlines() if (user := _parse(line)) is not None]
 
 
 def _parse(line: str) -> User | None:
@@ -57,4 +64,5 @@ def _parse(line: str) -> User | None:
 
 
 def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and int(text) <= _ID_MAX else None
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_ID_MAX))
+    return int(text) if is_number and int(text) <= _ID_MAX else None

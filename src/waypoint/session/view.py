@@ -92,7 +92,11 @@ class TerminalView:
         self._history = history
         self._emulator: Emulator | None = None
         self._client: ShellClient | None = None
-        self._replay()
+        try:
+            self._replay()
+        except BaseException:
+            self._let_go()
+            raise
 
     def __enter__(self) -> "TerminalView":
         return self
@@ -164,19 +168,28 @@ class TerminalView:
 
     def _come_back(self) -> Iterator[Event]:
         """Reconnect after a checkpoint, or to what the branch has become."""
-        before = self._incarnation
-        self._connection().close()
-        with self.place.gate():
-            if self.place.incarnation() == before:
-                self._client = self._watch(before, self._offset)
-                yield Reconnected()
-                return
+        if self._reconnect():
+            yield Reconnected()
+            return
         self._let_go()
         self._replay()
         yield Replaced()
 
+    def _reconnect(self) -> bool:
+        """Watch on from where we were; False if the branch is another by now."""
+        self._connection().close()
+        with self.place.gate():
+            if self.place.incarnation() != self._incarnation:
+                return False
+            self._client = self._watch(self._incarnation, self._offset)
+        return True
+
     def _replay(self) -> None:
         """Show all that init has kept of the terminal's output."""
+        while not self._try_replay():
+            self._let_go()
+
+    def _try_replay(self) -> bool:
         with self.place.gate():
             self._incarnation = self.place.incarnation()
             self._client = self._watch(self._incarnation, 0)
@@ -184,7 +197,12 @@ class TerminalView:
         end = self.status.stream_end
         self._emulator = Emulator(self.status.rows, self.status.columns, history=self._history)
         while self._offset < end:
-            self._take(*self._client.next_frame(None))
+            try:
+                self._take(*self._connection().next_frame(None))
+            except ConnectionLost:  # a checkpoint, or a restore
+                if not self._reconnect():
+                    return False
+        return True
 
     def _watch(self, incarnation: str, offset: int) -> ShellClient:
         client = self.place.connect(incarnation)
@@ -208,6 +226,7 @@ class TerminalView:
             self._client.close()
         if self._emulator is not None:
             self._emulator.close()
+        self._client = self._emulator = None
 
 
 def unknown_terminal(refusal: InitRefused, place: Place, terminal: str) -> Exception:

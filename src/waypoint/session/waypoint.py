@@ -14,7 +14,7 @@ from waypoint.session.context import Context
 from waypoint.session.operations import create_session
 from waypoint.session.recovery import recover_abandoned
 from waypoint.session.session import Session
-from waypoint.shell.terminal import DEFAULT_SIZE, WindowSize
+from waypoint.shell.terminal import WindowSize
 from waypoint.store.bases import resolve_base
 
 __all__ = ["Waypoint", "open"]
@@ -57,7 +57,7 @@ class Waypoint:
         *,
         base: str | Path | None = None,
         name: str | None = None,
-        size: WindowSize = DEFAULT_SIZE,
+        size: WindowSize | None = None,
         env: Mapping[str, str] | None = None,
         shell: str | None = None,
         allow_self: bool = False,
@@ -77,9 +77,7 @@ class Waypoint:
             chosen,
             workspace=cwd,
             name=name,
-            size=size,
-            env=env,
-            settings=SessionSettings(shell=shell, allow_self=allow_self),
+            settings=SessionSettings(shell=shell, env=dict(env or {}), size=size, allow_self=allow_self),
         )
         ensure_attendant(self.context, record)
         return Session(self.context, record)

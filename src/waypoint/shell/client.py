@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["ConnectionLost", "InitRefused", "ShellClient", "shell_error"]
 
 CONTROL_DIRECTORY, CONTROL_SOCKET = ".waypoint", "sock"
+HELLO_TIMEOUT_S = 5.0  # an agent may have put a socket of its own there, which says nothing
 ANSWER_TIMEOUT_S = 20.0  # init answers at once; only OPEN waits, for the shell's first prompt
 RECEIVE_BYTES = 1 << 18
 _RESTORE = "bring a checkpoint back: waypoint restore SESSION[:BRANCH] NAME"
@@ -69,7 +70,7 @@ class ShellClient:
         self._reader = FrameReader()
         self._socket = _connect(root)
         try:
-            kind, payload = self.next_frame(ANSWER_TIMEOUT_S)
+            kind, payload = self.next_frame(HELLO_TIMEOUT_S)
             version = int.from_bytes(payload[:2], "little")
             if kind != Reply.HELLO or version != VERSION:
                 raise Broken(

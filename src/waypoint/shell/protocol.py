@@ -352,7 +352,7 @@ def encode_resize(terminal: str, rows: int, columns: int) -> bytes:
 
 def parse_error(payload: bytes) -> tuple[int, str]:
     code, length = _unpack("<HI", payload)
-    return code, payload[6 : 6 + length].decode(errors="replace")
+    return code, _shown(payload[6 : 6 + length])
 
 
 def parse_output(payload: bytes) -> tuple[int, bytes]:
@@ -378,7 +378,7 @@ def parse_resized(payload: bytes) -> tuple[int, int]:
 
 def parse_job(payload: bytes) -> JobStatus:
     job, _kind, length = _unpack("<IBI", payload)
-    terminal = payload[9 : 9 + length].decode(errors="replace")
+    terminal = _shown(payload[9 : 9 + length])
     state, how, status, produced, kept_from, error_length, error_kept_from, pid = _unpack(
         "<BBiQQQQI", payload, 9 + length
     )
@@ -398,12 +398,12 @@ def parse_ask(payload: bytes) -> Ask:
     number, length = _unpack("<II", payload)
     (rest,) = _unpack("<I", payload, 8 + length)
     argument = payload[12 + length : 12 + length + rest]
-    return Ask(number, payload[8 : 8 + length].decode(errors="replace"), argument.decode(errors="replace"))
+    return Ask(number, _shown(payload[8 : 8 + length]), _shown(argument))
 
 
 def parse_terminal(payload: bytes) -> TerminalStatus:
     (length,) = _unpack("<I", payload)
-    name = payload[4 : 4 + length].decode(errors="replace")
+    name = _shown(payload[4 : 4 + length])
     state, pid, rows, columns, start, end, job = _unpack("<BIHHQQI", payload, 4 + length)
     return TerminalStatus(
         name,
@@ -422,6 +422,11 @@ def _unpack(layout: str, payload: bytes, at: int = 0) -> tuple[int, ...]:
         return struct.unpack_from(layout, payload, at)
     except struct.error as error:
         raise ProtocolError(f"a payload of {len(payload)} bytes") from error
+
+
+def _shown(text: bytes) -> str:
+    """Text from inside a branch, harmless to print: no control characters."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text.decode(errors="replace"))
 
 
 def _string(text: str) -> bytes:

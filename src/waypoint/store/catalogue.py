@@ -6,7 +6,6 @@ left behind is found among the operations that are begun and whose lock nobody h
 (:mod:`waypoint.session.recovery`).
 """
 
-import dataclasses
 import json
 import sqlite3
 import time
@@ -23,9 +22,9 @@ from waypoint.model import (
     OperationRecord,
     OperationStatus,
     SessionRecord,
-    SessionSettings,
 )
 from waypoint.store.live import LiveCatalogue
+from waypoint.store.settings import decode_settings, encode_settings
 
 __all__ = ["Catalogue"]
 
@@ -47,7 +46,7 @@ class Catalogue(LiveCatalogue):
                 json.dumps([[mount.key, mount.path] for mount in session.base.extra_mounts]),
                 session.workspace,
                 session.created_at,
-                json.dumps(dataclasses.asdict(session.settings)),
+                encode_settings(session.settings),
             )
         except sqlite3.IntegrityError as error:
             raise AlreadyExists("session", session.name or session.id) from error
@@ -239,7 +238,7 @@ def _session(row: sqlite3.Row) -> SessionRecord:
         workspace=row["workspace"],
         created_at=row["created_at"],
         is_open=bool(row["is_open"]),
-        settings=SessionSettings(**json.loads(row["settings"])),
+        settings=decode_settings(row["settings"]),
     )
 
 

@@ -70,10 +70,17 @@ class LiveCatalogue(Database):
 
     def workspace(self, session_id: str) -> str:
         """Where commands of a session start."""
-        rows = self._rows("SELECT workspace FROM sessions WHERE id = ?", session_id)
+        return self._of_session(session_id, "workspace")
+
+    def settings_text(self, session_id: str) -> str:
+        """What was asked for when the session was made; see waypoint.store.settings."""
+        return self._of_session(session_id, "settings")
+
+    def _of_session(self, session_id: str, column: str) -> str:
+        rows = self._rows("SELECT workspace, settings FROM sessions WHERE id = ?", session_id)
         if not rows:
             raise NotFound("session", session_id, hint="waypoint list shows the sessions")
-        return str(rows[0]["workspace"])
+        return str(rows[0][column])
 
     def has_unfinished(self) -> bool:
         """Whether an operation is under way, or was cut off."""

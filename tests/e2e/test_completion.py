@@ -1,0 +1,148 @@
+"""Completion: what may follow the words typed so far, and the scripts by which real shells ask for it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Cli
+from support.window import Window
+
+BIN = Path(sys.executable).parent
+VERBS = {"attach", "cleanup", "exec", "fork", "init", "output", "restore", "screen", "snapshot", "wait-for"}
+
+
+@pytest.fixture
+def named(cli: Cli, workspace: Path) -> str:
+    """A session with two checkpoints, a fork, a second terminal and a job."""
+    cli("init", os.fspath(workspace), "--name", "demo")
+    cli("snapshot", "demo", "ready")
+    cli("snapshot", "demo", "later")
+    cli("fork", "demo", "ready", "--id", "side")
+    cli("terminal", "new", "demo", "build")
+    cli("exec", "demo", "--detach", "--", "true")
+    return "demo"
+
+
+def candidates(cli: Cli, *words: str) -> list[str]:
+    return cli("__complete", *words).split()
+
+
+def test_verbs_and_their_actions_follow_nothing_and_the_common_options(cli: Cli) -> None:
+    assert set(candidates(cli, "")) >= VERBS
+    assert candidates(cli, "wait") == ["wait", "wait-for"]
+    assert candidates(cli, "--json", "--state-dir", "/somewhere", "sna") == ["snapshot"]
+    assert candidates(cli, "terminal", "") == ["close", "list", "new", "resize"]
+    assert candidates(cli, "pool", "r") == ["resize"]
+
+
+def test_names_of_what_there_is_follow_and_nothing_is_changed(cli: Cli, named: str) -> None:
+    before = whole_of(cli, named)
+    assert candidates(cli, "exec", "") == ["demo", "demo:main", "demo:side"]
+    assert candidates(cli, "exec", "demo:") == ["demo:main", "demo:side"]
+    assert candidates(cli, "attach", "demo:s") == ["demo:side"]
+    assert candidates(cli, "cleanup", "d") == ["demo"]  # takes no branch
+    assert candidates(cli, "restore", named, "") == ["later", "ready"]
+    assert candidates(cli, "restore", "demo:side", "r") == ["ready"]
+    assert candidates(cli, "fork", named, "") == ["later", "main", "ready", "side"]
+    assert candidates(cli, "terminal", "close", named, "") == ["build", "main"]
+    assert candidates(cli, "send", named, "--terminal", "") == ["build", "main"]
+    assert candidates(cli, "send", "demo:side", "--terminal", "") == ["main"]
+    assert candidates(cli, "wait", named, "") == cli("jobs", named, "--quiet").split()
+    elsewhere = ("--state-dir", os.fspath(cli.state_dir), "cleanup", "")
+    assert cli.run("__complete", *elsewhere, env={"WAYPOINT_STATE_DIR": "/nowhere"}).lines == ["demo"]
+    assert whole_of(cli, named) == before
+
+
+def whole_of(cli: Cli, session: str) -> object:
+    document = cli.document("list", session)
+    return [
+        [(point["id"], point["parent"]) for point in document["checkpoints"]],
+        [(branch["id"], branch["pid"]) for branch in document["branches"]],
+        cli("jobs", session),
+    ]
+
+
+def test_options_are_offered_where_one_was_begun_and_choices_as_their_values(cli: Cli) -> None:
+    assert candidates(cli, "screen", "any", "--fo") == ["--format"]
+    assert "--isolated" in candidates(cli, "exec", "any", "--")
+    assert not any(word.startswith("-") for word in candidates(cli, ""))  # they would bury the names
+    assert candidates(cli, "exec", "any", "--", "--iso") == []  # that is the command's
+    assert candidates(cli, "screen", "any", "--format", "") == ["ansi", "html", "png", "text"]
+    assert candidates(cli, "completion", "") == ["bash", "fish", "zsh"]
+
+
+def test_what_is_not_there_gives_nothing(cli: Cli) -> None:
+    for words in (["fork", "nosuch", ""], ["wait", "nosuch:none", ""], ["restore", "../x", ""]):
+        assert candidates(cli, *words) == []
+
+
+def test_without_a_state_directory_it_stays_silent_and_makes_none(cli: Cli, tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    for words in (["exec", ""], ["fork", "x", ""], ["wait", "x", ""], [""]):
+        ended = cli.run("__complete", *words, env={"WAYPOINT_STATE_DIR": os.fspath(nowhere)})
+        assert (ended.exit_code, ended.err) == (0, "")
+    assert not nowhere.exists()
+
+
+def test_a_catalogue_that_cannot_be_read_gives_nothing_but_verbs(cli: Cli, tmp_path: Path) -> None:
+    configured = tmp_path / ".waypoint/config.json"
+    configured.parent.mkdir()
+    configured.write_text(json.dumps({"no_such_setting": 1}))
+    ended = cli.run("__complete", "exec", "")
+    assert (ended.exit_code, ended.out, ended.err) == (0, b"", "")
+    assert "exec" in candidates(cli, "ex")
+    configured.unlink()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_scripts_are_for_their_shells(cli: Cli, tmp_path: Path, shell: str) -> None:
+    script = cli("completion", shell)
+    assert script == cli("completion", shell, "--quiet")
+    assert cli.document("completion", shell) == {"script": script + "\n"}
+    if shutil.which(shell) is None:
+        return
+    file = tmp_path / "script"
+    file.write_text(script)
+    subprocess.run([shell, "-n", os.fspath(file)], check=True)
+
+
+def test_an_unknown_shell_is_wrong_usage(cli: Cli) -> None:
+    assert cli.run("completion", "tcsh").exit_code == 2
+
+
+SHELLS = {
+    "bash": (["bash", "--norc", "--noprofile"], ""),
+    "zsh": (["zsh", "-f"], "autoload -U compinit; compinit -D -u;"),
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_tab_key_completes_in_a_real_shell(cli: Cli, named: str, shell: str) -> None:
+    command, preparation = SHELLS[shell]
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    with Window(command) as window:
+        window.type(
+            f"export PATH={BIN}:$PATH WAYPOINT_STATE_DIR={cli.state_dir} HOME={cli.env['HOME']} PS1='> ';"
+            f'{preparation} eval "$(waypoint completion {shell})"; clear; echo prepared\r'
+        )
+        window.wait_for(r"^prepared\n> $")
+        for typed, completed in (
+            ("waypoint fork demo rea\t", "waypoint fork demo ready"),
+            ("waypoint exec demo:si\t", "waypoint exec demo:side"),
+            ("waypoint screen demo --form\tpn\t", "waypoint screen demo --format ?png"),
+            ("waypoint termi\t", "waypoint terminal"),
+        ):
+            window.type(typed)
+            window.wait_for(rf"^> {completed} ?$")
+            window.type("\x15")  # C-u: away with it
+            window.wait_for(r"^> $")
+        window.type("waypoint fork demo \t\t")
+        shown = window.wait_for(r"later +main +ready +side")
+        assert "--" not in shown
+        window.type("\x15exit\r")
