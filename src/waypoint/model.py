@@ -49,6 +49,7 @@ class SessionSettings:
     env: Mapping[str, str] = field(default_factory=dict)
     size: tuple[int, int] | None = None
     allow_self: bool = False
+    attended: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -150,7 +150,9 @@ def test_shell_asks_what_to_keep(cli: Cli, tmp_path: Path) -> None:
     command = [WAYPOINT, "--state-dir", str(cli.state_dir), "shell", str(tmp_path), "--name", "mine"]
     with Window(command) as window:
         window.wait_for("detaches")
-        window.type("echo $((1+1))\r")
+        window.wait_for(r"root@waypoint:.*# $")
+        window.type("echo $((1+1)) $PAGER\r\x1b[A\x1b[1~: edited \r")
+        window.wait_for(r"ited echo")
         window.wait_for("^2$")
         window.type("exit\r")
         window.wait_for(r"remove it \(r\)")

@@ -319,6 +319,9 @@ def _terminal_verbs(
     new.add_argument("--shell", metavar="SHELL", help="bash, zsh, dash, ash, sh or a path in the branch")
     new.add_argument("--cwd", metavar="DIR", help="where it starts")
     new.add_argument("--env", action="append", metavar="K=V", help="a variable; may be repeated")
+    new.add_argument(
+        "--attended", action="store_true", help="for a person: a prompt, line editing, pagers and editors on"
+    )
     close = _add(
         actions,
         common,

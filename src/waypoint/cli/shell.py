@@ -25,6 +25,7 @@ def shell(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
         env=parse_env(options.env),
         shell=options.shell or None,
         allow_self=options.allow_self,
+        attended=True,
     )
     reference = options.name or session.id
     try:

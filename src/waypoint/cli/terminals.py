@@ -77,6 +77,7 @@ def terminal_new(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
         shell=options.shell,
         cwd=options.cwd,
         env=parse_env(options.env),
+        attended=options.attended or None,
     )
     opened = next(terminal for terminal in branch.terminals() if terminal.name == options.name)
     return Answer(

@@ -144,12 +144,14 @@ class BranchInteraction:
         shell: str | None = None,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
+        attended: bool | None = None,
     ) -> None:
         """Open a terminal with a shell; what is not said is as the session was made.
 
-        A name whose shell has ended gets a fresh one.
+        A name whose shell has ended gets a fresh one. ``attended`` is for people: a prompt, the line editor of
+        bash, and no variables that tell programs that nobody is there.
         """
-        terminals.new_terminal(self.place, name, size=size, shell=shell, cwd=cwd, env=env)
+        terminals.new_terminal(self.place, name, size=size, shell=shell, cwd=cwd, env=env, attended=attended)
 
     def close_terminal(self, name: str) -> None:
         terminals.close_terminal(self.place, name)

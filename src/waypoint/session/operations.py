@@ -123,7 +123,10 @@ def create_session(
 
 
 def _open_shell(root: Path, profile: ShellProfile, workspace: str, settings: SessionSettings) -> None:
-    size, env = settings.size or DEFAULT_SIZE, {**UNATTENDED_ENV, **settings.env}
+    if settings.attended:
+        profile = profile.attended()
+    size = settings.size or DEFAULT_SIZE
+    env = {**({} if settings.attended else UNATTENDED_ENV), **settings.env}
     with ShellClient(root) as client:
         try:
             open_terminal(client, MAIN, profile, size=size, cwd=workspace, env=env)

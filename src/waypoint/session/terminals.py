@@ -58,6 +58,7 @@ def new_terminal(
     shell: str | None = None,
     cwd: str | None = None,
     env: Mapping[str, str] | None = None,
+    attended: bool | None = None,
 ) -> None:
     """Open a terminal with a shell in it. A name whose shell has ended gets a fresh one.
 
@@ -70,10 +71,13 @@ def new_terminal(
     with place.gate():
         incarnation = place.incarnation()
         profile = find_profile(Path(root_path(place.state_dir, incarnation)), shell or settings.shell)
+        is_attended = settings.attended if attended is None else attended
+        if is_attended:
+            profile = profile.attended()
         directory = cwd or place.catalogue.workspace(place.session_id)
         with place.connect(incarnation) as client:
             try:
-                variables = {**UNATTENDED_ENV, **settings.env, **(env or {})}
+                variables = {**({} if is_attended else UNATTENDED_ENV), **settings.env, **(env or {})}
                 open_terminal(client, name, profile, size=size, cwd=directory, env=variables)
             except InitRefused as refusal:
                 if refusal.reason in (ErrorCode.EXEC_FAILED, ErrorCode.SHELL):

@@ -61,6 +61,7 @@ class Waypoint:
         env: Mapping[str, str] | None = None,
         shell: str | None = None,
         allow_self: bool = False,
+        attended: bool = False,
     ) -> Session:
         """Create a session with a live branch ``main``.
 
@@ -68,7 +69,8 @@ class Waypoint:
         it is itself a root file system, it becomes the base. ``base`` is ``"host"`` (the default), a
         directory, or the name of a base in the pool. ``shell`` is ``"bash"``, ``"zsh"``, ``"dash"``, ``"ash"``,
         ``"sh"`` or a path in the base; by default the first of these that the base has. With ``allow_self``
-        programs inside may save their own branch (``waypoint-here snapshot NAME``).
+        programs inside may save their own branch (``waypoint-here snapshot NAME``). ``attended`` makes its terminals
+        for people: with a prompt, and without the variables that tell programs that nobody is there.
         """
         _ = self.context.platform  # mounts the pool if need be, which choosing a base looks at
         chosen, cwd = resolve_base(self.context.layout, workspace, base)
@@ -77,7 +79,9 @@ class Waypoint:
             chosen,
             workspace=cwd,
             name=name,
-            settings=SessionSettings(shell=shell, env=dict(env or {}), size=size, allow_self=allow_self),
+            settings=SessionSettings(
+                shell=shell, env=dict(env or {}), size=size, allow_self=allow_self, attended=attended
+            ),
         )
         ensure_attendant(self.context, record)
         return Session(self.context, record)

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["ASH", "BASH", "DASH", "SESSION_ENV", "UNATTENDED_ENV", "ZSH", "ShellProfile"]
+__all__ = ["ASH", "BASH", "BASH_ATTENDED", "DASH", "SESSION_ENV", "UNATTENDED_ENV", "ZSH", "ShellProfile"]
 
 # Programs that would wait for a person are told not to.
 UNATTENDED_ENV: Mapping[str, str] = {
@@ -74,6 +74,10 @@ class ShellProfile:
         """The same kind of shell, started by these words."""
         return dataclasses.replace(self, program=program)
 
+    def attended(self) -> "ShellProfile":
+        """The same shell for a person, where there is such a profile: bash."""
+        return BASH_ATTENDED.at(*self.program) if self.name == BASH.name else self
+
     def for_terminal(self, terminal: str) -> "ShellProfile":
         words = {"%DIR%": f"/.waypoint/{terminal}", "%PROGRAM%": shlex.join(self.program)}
         return dataclasses.replace(
@@ -117,6 +121,15 @@ PS1= PS2= HISTCONTROL=ignoreboth
 set +H
 """,
     run_line=" . %DIR%/cmd; __waypoint_end\n",
+)
+
+# For a person: a prompt and the line editor. A command of `exec` in it shows the line by which it is run.
+BASH_ATTENDED = dataclasses.replace(
+    BASH,
+    arguments=("--noprofile", "--rcfile", "%DIR%/rc", "-i"),
+    rc=BASH.rc.replace("    PS1= PS2=\n", "").replace(
+        "PS1= PS2= HISTCONTROL=ignoreboth\nset +H\n", "PS1='\\u@\\h:\\w\\$ ' HISTCONTROL=ignoreboth\n"
+    ),
 )
 
 # No startup file of zsh can be relied on: /etc/zshenv, which is always read, may send it elsewhere by ZDOTDIR.
