@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,15 @@ WAYPOINT = str(Path(sys.executable).with_name("waypoint"))
 GO = "until [ -e /tmp/go ]; do sleep 0.02; done"
 
 
-def start(cli: Cli, *words: str) -> "subprocess.Popen[bytes]":
-    """As Cli.start(), with an input of its own."""
+@contextmanager
+def start(cli: Cli, *words: str) -> "Iterator[subprocess.Popen[bytes]]":
+    """As Cli.start(), with an input of its own; what still runs when the block is left is killed."""
     pipe = subprocess.PIPE
-    return subprocess.Popen([WAYPOINT, *words], env=cli.env, stdin=pipe, stdout=pipe, stderr=pipe)
+    with subprocess.Popen([WAYPOINT, *words], env=cli.env, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def line_of(running: "subprocess.Popen[bytes]") -> bytes:
@@ -304,6 +311,8 @@ def test_someone_who_follows_goes_on_through_a_checkpoint(cli: Cli, shell: str) 
 def test_interrupt_is_the_key_for_what_runs_in_the_foreground(cli: Cli, shell: str) -> None:
     with start(cli, "exec", shell, "--", "x=kept; echo begun; sleep 600; echo not reached") as running:
         assert line_of(running) == b"begun\n"
+        # An interrupt that meets bash while it starts a program can make it forget that program.
+        cli("exec", shell, "--isolated", "--", "until pgrep -x sleep; do :; done")
         assert cli("interrupt", shell) == ""
         out, _ = running.communicate(timeout=DEADLINE_S)
         assert running.returncode == 130

@@ -3,7 +3,7 @@
 import argparse
 import signal
 import sys
-from typing import BinaryIO
+from io import FileIO
 
 from waypoint.cli.answer import Answer
 from waypoint.cli.exec import command_text, write_output
@@ -213,11 +213,12 @@ def _job_document(status: JobStatus) -> dict[str, object]:
     }
 
 
-def _input(options: argparse.Namespace) -> BinaryIO | None:
+def _input(options: argparse.Namespace) -> FileIO | None:
     """The caller's own input, unless it is a keyboard: that only if asked for."""
     if sys.stdin is None or (sys.stdin.isatty() and not options.stdin):
         return None
-    return sys.stdin.buffer
+    # Unbuffered: a thread that still waits for input when all else is done must hold no lock.
+    return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
 
 
 def _write_errors(data: bytes) -> None:

@@ -22,7 +22,7 @@ from waypoint.store.settings import session_settings
 
 __all__ = ["Input", "run_isolated", "start_isolated"]
 
-Input = bytes | IO[bytes] | None
+Input = bytes | IO[bytes] | io.FileIO | None
 """What a command reads: bytes, a file that is read as the command reads, or nothing at all."""
 
 _CHUNK_BYTES = 1 << 15
@@ -214,7 +214,7 @@ class _Feeder:
                 self._client = None
 
 
-def _reader(source: bytes | IO[bytes]) -> Callable[[], bytes]:
+def _reader(source: bytes | IO[bytes] | io.FileIO) -> Callable[[], bytes]:
     """Gives the input piece by piece, nothing at its end. A file is read as far as it has something now."""
     file = io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source
     read = getattr(file, "read1", None) or getattr(file, "read", None)
