@@ -24,7 +24,6 @@ from waypoint.shell.protocol import (
     Reply,
     Request,
     TerminalStatus,
-    encode_follow,
     encode_frame,
     encode_input,
     encode_signal,
@@ -96,10 +95,6 @@ class ShellClient:
     def start(self, frame: bytes) -> int:
         """Send a request that starts a job; return the job's number."""
         return int.from_bytes(self.ask(frame, Reply.STARTED)[:4], "little")
-
-    def follow(self, job: int, offset: int, error_offset: int = 0) -> None:
-        """Ask for the output of a job from there on and for its end; frames come by next_frame()."""
-        self.send(encode_follow(job, offset, error_offset))
 
     def signal(self, terminal: str, signal_number: int) -> None:
         """Send a signal to the foreground processes; the answer comes among the frames."""
