@@ -10,6 +10,7 @@ import select
 import signal
 import struct
 import termios
+import time
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +38,7 @@ __all__ = ["attach", "require_terminal"]
 _READ_BYTES = 4096
 _QUEUE_BYTES_MAX = 1 << 20  # of a paste that the terminal has not taken yet
 _TRY_AGAIN_MS = 50
+NOTICE_S = 4.0
 # Leave whatever a full-screen program had set on the person's own terminal.
 _RESET = b"\x1b[0m\x1b[?1000;1002;1003;1006;2004;1l\x1b>\x1b[r\x1b[?1049l\x1b[?25h\r\n"
 
@@ -59,7 +61,7 @@ def attach(
 ) -> str:
     """Connect the caller's terminal (descriptors ``keyboard`` and ``window``) with one of a branch.
 
-    ``notice`` stands in the last row until something happens.
+    ``notice`` stands in the last row for some seconds, or until a key is pressed.
     Returns why it ended: ``detached``, ``exited`` (its shell has ended), ``closed``, or ``hung up``.
     """
     with TerminalView(place, terminal) as view, _raw(keyboard), _resizes() as resized:
@@ -84,6 +86,7 @@ class _Attachment:
         self._detach_key = bytes((detach_key,))
         self._read_only = read_only
         self._notice = notice
+        self._notice_until = time.monotonic() + NOTICE_S
         self._typed = bytearray()
         self._is_blocked = False
         self._must_fit = True
@@ -111,7 +114,9 @@ class _Attachment:
             poll.register(self._keyboard, select.POLLIN)
         poll.register(self._view.fileno(), select.POLLIN)
         poll.register(resized, select.POLLIN)
-        ready = {fd for fd, _ in poll.poll(_TRY_AGAIN_MS if self._is_blocked else None)}
+        ready = {fd for fd, _ in poll.poll(self._patience_ms())}
+        if self._notice and time.monotonic() >= self._notice_until:
+            self._clear_notice()
         if self._view.fileno() in ready:
             for event in self._view.events(None):
                 self._happened(event)
@@ -173,7 +178,9 @@ class _Attachment:
 
     def _happened(self, event: Event) -> None:
         if isinstance(event, Printed):
-            if not self._clear_notice():
+            if self._notice:
+                self._redraw()
+            else:
                 self._show(event.data)
             if self._is_foreign_below and not self._view.is_alternate():
                 self._redraw()
@@ -197,13 +204,16 @@ class _Attachment:
             text = f" {self._notice} "[:columns].encode()
             self._show(b"\x1b7\x1b[%d;1H\x1b[7m%s\x1b[0m\x1b8" % (rows, text))
 
-    def _clear_notice(self) -> bool:
-        """Show what the notice stands on; False if it was gone already."""
-        if not self._notice:
-            return False
-        self._notice = ""
-        self._redraw()
-        return True
+    def _clear_notice(self) -> None:
+        """Show what the notice stands on."""
+        if self._notice:
+            self._notice = ""
+            self._redraw()
+
+    def _patience_ms(self) -> float | None:
+        if self._is_blocked:
+            return _TRY_AGAIN_MS
+        return max(0.0, self._notice_until - time.monotonic()) * 1000 if self._notice else None
 
     def _show(self, data: bytes) -> None:
         while data:
