@@ -415,7 +415,8 @@ def test_a_fork_bomb_below_a_limit_leaves_a_branch_that_answers_and_can_be_resto
         assert int((group / "pids.current").read_text()) <= PIDS_MAX
         # The shell answers what needs no new process.
         ended = session.exec("echo $x; return 3", timeout_s=DEADLINE_S)
-        assert (ended.output.splitlines()[-1], ended.exit_code) == ("kept", 3)
+        assert "kept" in ended.output  # among what the bomb's own shells complain of on the same terminal
+        assert ended.exit_code == 3
         assert [terminal.name for terminal in session.terminals()] == ["main"]
         session.restore(point)
     assert session.exec("echo $x; jobs").output == "kept\n"
