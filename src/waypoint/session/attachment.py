@@ -125,6 +125,7 @@ class _Attachment:
             self._must_fit = True
         if self._keyboard in ready:
             self._read_keys()
+            self._fit()  # keys that follow a change of the window are meant for the new size
         self._type()
 
     def _read_keys(self) -> None:
