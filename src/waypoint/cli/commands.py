@@ -8,19 +8,15 @@ from io import FileIO
 from waypoint.cli.answer import Answer
 from waypoint.cli.exec import command_text, write_output
 from waypoint.cli.target import find_branch
-from waypoint.errors import NotFound, UsageError
+from waypoint.errors import UsageError
 from waypoint.names import MAIN
 from waypoint.session.command import CommandResult
-from waypoint.session.following import Newlines
 from waypoint.session.jobs import Job
 from waypoint.session.session import Branch
 from waypoint.session.waypoint import Waypoint
 from waypoint.shell.protocol import JobStatus
 
 __all__ = ["exec_", "interrupt", "jobs", "output", "parse_env", "wait"]
-
-_JOB_MAX = (1 << 32) - 1
-_OFFSET_MAX = (1 << 63) - 1
 
 
 def exec_(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
@@ -120,22 +116,18 @@ def wait(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 def output(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     """Offsets count what the job wrote; line ends are printed as exec prints them."""
-    if not 0 <= options.offset <= _OFFSET_MAX:
-        raise UsageError(f"an offset of {options.offset}", hint="a number of bytes to leave out: 0 or more")
     job = _find_job(waypoint, options)
     if options.follow:
         return _follow(job, options)
-    is_terminal = bool(job.status().terminal)
     written = job.output(options.offset)
-    text = _as_exec_prints(written.output) if is_terminal else written.output
     if not options.json:
-        write_output(text)
+        write_output(written.printed)
         _write_errors(written.errors)
     return _output_answer(
         job,
         offset=written.offset,
         next_offset=written.offset + len(written.output),
-        output=text,
+        output=written.printed,
         errors=written.errors,
     )
 
@@ -168,11 +160,6 @@ def _output_answer(job: Job, *, offset: int, next_offset: int, output: bytes, er
     )
 
 
-def _as_exec_prints(data: bytes) -> bytes:
-    newlines = Newlines()
-    return newlines.convert(data) + newlines.end()
-
-
 def interrupt(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     if options.job is None:
         find_branch(waypoint, options.target).interrupt(terminal=options.terminal)
@@ -192,10 +179,7 @@ def parse_env(pairs: list[str] | None) -> dict[str, str]:
 
 
 def _find_job(waypoint: Waypoint, options: argparse.Namespace) -> Job:
-    branch = find_branch(waypoint, options.target)
-    if not 0 < options.job <= _JOB_MAX:  # no job ever has such a number
-        raise NotFound("job", str(options.job), hint="waypoint jobs shows those that are kept")
-    return branch.job(options.job)
+    return find_branch(waypoint, options.target).job(options.job)
 
 
 def _job_document(status: JobStatus) -> dict[str, object]:

@@ -109,8 +109,6 @@ def send(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 
 def screen(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
-    if options.scrollback < 0:
-        raise UsageError(f"{options.scrollback} lines of scrollback", hint="0 or more")
     shown = find_branch(waypoint, options.target).screen(
         terminal=options.terminal, scrollback=options.scrollback
     )
@@ -118,8 +116,6 @@ def screen(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 
 def wait_for(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
-    if options.idle is not None and not options.idle >= 0:  # also "nan", which would never come
-        raise UsageError(f"a silence of {options.idle} ms", hint="0 or more milliseconds")
     shown = find_branch(waypoint, options.target).wait_for(
         text=options.text,
         idle_ms=options.idle,

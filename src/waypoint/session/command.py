@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from waypoint.errors import Busy, NotFound, ShellDied, UsageError
+from waypoint.errors import Busy, ShellDied, UsageError
 from waypoint.log import Timeline
 from waypoint.names import MAIN
 from waypoint.session.following import Follower, Sink
@@ -177,13 +177,7 @@ def _start(
             except InitRefused as refusal:
                 if refusal.reason != ErrorCode.BUSY:
                     client.close()
-                    if refusal.reason == ErrorCode.UNKNOWN_TERMINAL:
-                        raise NotFound(
-                            "terminal",
-                            terminal,
-                            hint="waypoint terminal list shows them; terminal new opens one",
-                        ) from refusal
-                    raise shell_error(refusal, place.where) from refusal
+                    raise shell_error(refusal, place.where, terminal) from refusal
             except BaseException:
                 client.close()
                 raise

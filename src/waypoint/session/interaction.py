@@ -1,8 +1,11 @@
 """What can be done in a branch that runs: commands, jobs, terminals. One interface for branches and sessions."""
 
+from __future__ import annotations
+
 import signal
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from waypoint.names import MAIN
 from waypoint.session import terminals
@@ -12,8 +15,10 @@ from waypoint.session.jobs import Job, list_jobs
 from waypoint.session.place import Place
 from waypoint.session.streaming import CommandStream
 from waypoint.shell.protocol import JobStatus, TerminalStatus
-from waypoint.shell.screen import Screen
 from waypoint.shell.terminal import WindowSize
+
+if TYPE_CHECKING:
+    from waypoint.shell.screen import Screen
 
 __all__ = ["COLLECTED_BYTES_MAX", "BranchInteraction"]
 
@@ -170,7 +175,9 @@ class BranchInteraction:
 
     def screen(self, *, terminal: str = MAIN, scrollback: int = 0) -> Screen:
         """What the terminal shows now."""
-        return terminals.look(self.place, terminal, scrollback)
+        from waypoint.session.looking import look  # the emulator, which most callers do without
+
+        return look(self.place, terminal, scrollback)
 
     def wait_for(
         self,
@@ -182,9 +189,9 @@ class BranchInteraction:
         timeout_s: float | None = None,
     ) -> Screen:
         """Wait until the screen shows ``text``, or is quiet for ``idle_ms``, or its command has ended."""
-        return terminals.wait_for(
-            self.place, terminal, text=text, idle_ms=idle_ms, exit=exit, timeout_s=timeout_s
-        )
+        from waypoint.session.looking import wait_for  # as above
+
+        return wait_for(self.place, terminal, text=text, idle_ms=idle_ms, exit=exit, timeout_s=timeout_s)
 
 
 def _limit(output_limit: int | None, on_output: Callable[[bytes], None] | None) -> int | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from waypoint.errors import NotFound, UsageError, WaitTimedOut
 from waypoint.session.command import checked_timeout
-from waypoint.session.following import Follower, Sink
+from waypoint.session.following import Follower, Newlines, Sink
 from waypoint.session.place import Place
 from waypoint.shell.client import ConnectionLost, InitRefused, ShellClient, shell_error
 from waypoint.shell.protocol import (
@@ -35,12 +35,21 @@ _NUMBER_MAX = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class JobOutput:
-    """What a job has written from the offsets asked for, and from where on it is still kept."""
+    """What a job has written from the offsets asked for, or from where on it is still kept."""
 
     output: bytes
     errors: bytes
     offset: int
     error_offset: int
+    from_terminal: bool
+
+    @property
+    def printed(self) -> bytes:
+        """The output as exec prints it: without what a terminal does to line ends."""
+        if not self.from_terminal:
+            return self.output
+        newlines = Newlines()
+        return newlines.convert(self.output) + newlines.end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +91,11 @@ class Job:
 
     def output(self, offset: int = 0, error_offset: int = 0) -> JobOutput:
         """What it has written until now, from ``offset`` on, as far as it is kept."""
-        if offset < 0 or error_offset < 0:
-            raise UsageError(f"an offset of {min(offset, error_offset)}", hint="0 or more bytes")
         status = self.status()
-        offset, error_offset = max(offset, status.kept_from), max(error_offset, status.error_kept_from)
-        if offset >= status.length and error_offset >= status.error_length:
-            return JobOutput(b"", b"", min(offset, status.length), min(error_offset, status.error_length))
+        offset = _within(offset, status.kept_from, status.length)
+        error_offset = _within(error_offset, status.error_kept_from, status.error_length)
+        if offset == status.length and error_offset == status.error_length:
+            return JobOutput(b"", b"", offset, error_offset, bool(status.terminal))
         return self.place.ask(lambda client: self._collect(client, status, offset, error_offset))
 
     def follow(
@@ -102,7 +110,7 @@ class Job:
         status = self.status()
         output = Sink(on_output, from_terminal=bool(status.terminal))
         errors = Sink(on_errors or on_output, from_terminal=False)
-        output.offset = offset
+        offset = output.offset = _within(offset, 0, status.length)
         incarnation = self.place.incarnation()
         client = self.place.reconnect(incarnation, encode_follow(self.number, offset))
         with Follower(
@@ -132,7 +140,7 @@ class Job:
                 break
             elif kind != Reply.LOST:
                 raise self._refused(kind, payload)
-        return JobOutput(output.collected(), errors.collected(), offset, error_offset)
+        return JobOutput(output.collected(), errors.collected(), offset, error_offset, bool(status.terminal))
 
     def _refused(self, kind: int, payload: bytes) -> Exception:
         if kind != Reply.ERROR:
@@ -148,6 +156,13 @@ class Job:
 
     def _unknown(self) -> NotFound:
         return NotFound("job", str(self.number), hint="waypoint jobs shows those that are kept")
+
+
+def _within(offset: int, first: int, end: int) -> int:
+    """The offset that was asked for, or the nearest that there is."""
+    if offset < 0:
+        raise UsageError(f"an offset of {offset}", hint="a number of bytes to leave out: 0 or more")
+    return min(max(offset, first), end)
 
 
 def list_jobs(place: Place) -> list[JobStatus]:

@@ -1,30 +1,23 @@
-"""The terminals of a branch, as an agent uses them: open, type, look, wait."""
+"""The terminals of a branch, as an agent uses them: open, close, type. :mod:`waypoint.session.looking` is the rest."""
 
-import re
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from waypoint.errors import LaunchFailed, ShellError, UsageError, WaitTimedOut
+from waypoint.errors import LaunchFailed, ShellError, UsageError
 from waypoint.names import parse_name
-from waypoint.session.command import checked_timeout
 from waypoint.session.place import Place
-from waypoint.session.view import Ended, Printed, TerminalView, unknown_terminal
-from waypoint.shell.client import InitRefused, ShellClient
+from waypoint.shell.client import InitRefused, ShellClient, shell_error
 from waypoint.shell.keys import encode_keys
 from waypoint.shell.profile import UNATTENDED_ENV
 from waypoint.shell.protocol import (
     ErrorCode,
     Request,
-    TerminalState,
     TerminalStatus,
     encode_input,
     encode_named,
     encode_resize,
     encode_signal,
 )
-from waypoint.shell.rendering import searchable_text
-from waypoint.shell.screen import Screen
 from waypoint.shell.selection import find_profile
 from waypoint.shell.terminal import DEFAULT_SIZE, WindowSize, open_terminal
 from waypoint.store.live import root_path
@@ -33,17 +26,13 @@ from waypoint.store.settings import session_settings
 __all__ = [
     "close_terminal",
     "list_terminals",
-    "look",
     "new_terminal",
     "resize_terminal",
     "send_keys",
     "signal_terminal",
-    "wait_for",
 ]
 
 SIZE_MAX = 1000
-SCROLLBACK_MAX = 1 << 20  # init keeps a MiB of output
-WAIT_HISTORY = 2000  # lines that may scroll by between two looks at the screen
 
 
 def list_terminals(place: Place) -> list[TerminalStatus]:
@@ -108,62 +97,11 @@ def send_keys(place: Place, terminal: str, words: Sequence[str], *, literal: boo
     """Type text and named keys, as ``tmux send-keys`` does."""
     data = encode_keys(words, literal=literal)
     in_other_mode = encode_keys(words, application_cursor=True, literal=literal)
-    if data != in_other_mode and look(place, terminal).application_cursor:
-        data = in_other_mode
+    if data != in_other_mode:
+        from waypoint.session.looking import look  # the emulator takes longer to load than a key to send
+
+        data = in_other_mode if look(place, terminal).application_cursor else data
     _ask(place, terminal, encode_input(terminal, data))
-
-
-def look(place: Place, terminal: str, scrollback: int = 0) -> Screen:
-    """What the terminal shows now, and the last ``scrollback`` lines above it."""
-    if not 0 <= scrollback <= SCROLLBACK_MAX:
-        raise UsageError(f"{scrollback} lines of scrollback", hint=f"0 to {SCROLLBACK_MAX}")
-    with TerminalView(place, terminal, history=scrollback) as view:
-        return view.screen(scrollback)
-
-
-def wait_for(
-    place: Place,
-    terminal: str,
-    *,
-    text: str | None = None,
-    idle_ms: float | None = None,
-    exit: bool = False,
-    timeout_s: float | None = None,
-) -> Screen:
-    """Wait until the screen shows ``text`` (a regular expression; also in lines that have scrolled off it
-    meanwhile), or nothing was printed for ``idle_ms``, or nothing runs in the foreground any more (``exit``).
-
-    Returns the screen as it is then. Raises WaitTimedOut.
-    """
-    if (text is not None) + (idle_ms is not None) + exit != 1:
-        raise UsageError("wait for one of: text, idle, exit", hint="waypoint wait-for --help")
-    checked_timeout(timeout_s)
-    if idle_ms is not None and not idle_ms >= 0:  # also "nan", which would never come
-        raise UsageError(f"a silence of {idle_ms} ms", hint="0 or more milliseconds")
-    pattern = _pattern(text)
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    with TerminalView(place, terminal, history=WAIT_HISTORY) as view:
-        quiet_since = time.monotonic()
-        while True:
-            now = time.monotonic()
-            screen = view.screen(min(view.scrolled(), WAIT_HISTORY))
-            if pattern is not None and pattern.search(searchable_text(screen)):
-                return view.screen()
-            if exit and view.status.state in (TerminalState.PROMPT, TerminalState.DEAD):
-                return view.screen()
-            if idle_ms is not None and now - quiet_since >= idle_ms / 1000:
-                return view.screen()
-            if deadline is not None and now >= deadline:
-                raise WaitTimedOut(
-                    f"{_wish(text, idle_ms)} in terminal {terminal!r} of {place.where} in {timeout_s:g} s"
-                )
-            limits = [deadline, quiet_since + idle_ms / 1000 if idle_ms is not None else None]
-            nearest = min((limit for limit in limits if limit is not None), default=None)
-            for event in view.events(None if nearest is None else max(0.0, nearest - now)):
-                if isinstance(event, Printed):
-                    quiet_since = time.monotonic()
-                if isinstance(event, Ended):
-                    raise ShellError(f"terminal {terminal!r} of {place.where} was closed")
 
 
 def checked_size(size: WindowSize) -> None:
@@ -173,24 +111,8 @@ def checked_size(size: WindowSize) -> None:
         )
 
 
-def _pattern(text: str | None) -> re.Pattern[str] | None:
-    try:
-        return None if text is None else re.compile(text, re.MULTILINE)
-    except re.error as error:
-        raise UsageError(
-            f"{text!r} is not a regular expression: {error}",
-            hint="put a backslash before . * + ? ( ) [ ] to mean them",
-        ) from error
-
-
-def _wish(text: str | None, idle_ms: float | None) -> str:
-    if text is not None:
-        return f"nothing matched {text!r}"
-    return f"no {idle_ms:g} ms of silence" if idle_ms is not None else "the command did not end"
-
-
 def _ask(place: Place, terminal: str, frame: bytes) -> None:
     try:
         place.ask(lambda client: client.ask(frame))
     except InitRefused as refusal:
-        raise unknown_terminal(refusal, place, terminal) from refusal
+        raise shell_error(refusal, place.where, terminal) from refusal

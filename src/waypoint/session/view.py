@@ -7,12 +7,10 @@ terminal's, from the output that init had kept in the checkpoint.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from waypoint.errors import NotFound
 from waypoint.session.place import Place
 from waypoint.shell.client import ConnectionLost, InitRefused, ShellClient, shell_error
 from waypoint.shell.emulator import Emulator
 from waypoint.shell.protocol import (
-    ErrorCode,
     ProtocolError,
     Reply,
     TerminalStatus,
@@ -34,7 +32,6 @@ __all__ = [
     "Redrawn",
     "Replaced",
     "TerminalView",
-    "unknown_terminal",
 ]
 
 
@@ -210,7 +207,7 @@ class TerminalView:
             payload = client.ask(encode_watch(self.terminal, offset), Reply.TERMINAL)
         except InitRefused as refusal:
             client.close()
-            raise unknown_terminal(refusal, self.place, self.terminal) from refusal
+            raise shell_error(refusal, self.place.where, self.terminal) from refusal
         except BaseException:
             client.close()
             raise
@@ -227,12 +224,3 @@ class TerminalView:
         if self._emulator is not None:
             self._emulator.close()
         self._client = self._emulator = None
-
-
-def unknown_terminal(refusal: InitRefused, place: Place, terminal: str) -> Exception:
-    """What the caller is told when init refuses something about a terminal."""
-    if refusal.reason == ErrorCode.UNKNOWN_TERMINAL:
-        return NotFound(
-            "terminal", terminal, hint="waypoint terminal list shows them; terminal new opens one"
-        )
-    return shell_error(refusal, place.where)

@@ -14,7 +14,7 @@ import time
 from _socket import AF_UNIX, SHUT_RDWR, SOCK_STREAM
 from _socket import socket as Socket
 
-from waypoint.errors import Broken, ShellDied, ShellError
+from waypoint.errors import Broken, NotFound, ShellDied, ShellError
 from waypoint.shell.protocol import (
     VERSION,
     ErrorCode,
@@ -206,8 +206,11 @@ class ShellClient:
             yield kind, payload
 
 
-def shell_error(refusal: InitRefused, where: str) -> ShellError:
-    """What the caller is told when init refuses a command."""
+def shell_error(refusal: InitRefused, where: str, terminal: str = "") -> ShellError | NotFound:
+    """What the caller is told when init refuses a request, perhaps one about ``terminal``."""
+    if refusal.reason == ErrorCode.UNKNOWN_TERMINAL:
+        hint = "waypoint terminal list shows them; terminal new opens one"
+        return NotFound("terminal", terminal, hint=hint)
     if refusal.reason == ErrorCode.SHELL_DEAD:
         return ShellDied(f"the shell of {where} has ended")
     return ShellError(f"{where}: {refusal}")
