@@ -85,6 +85,7 @@ static void answer_open(struct server *s, struct connection *c, struct request *
 	t->run_line_len = request->run_line.len;
 	t->reported = false;
 	t->report_len = 0;
+	t->report_token[0] = '\0';
 	err = shell_start(t, (unsigned int)(t - s->terminals), s->dir, request);
 	if (err) {
 		terminal_close(t);
@@ -130,17 +131,18 @@ static void answer_run(struct server *s, struct connection *c, struct request *r
 		reply_error(c, ERR_SHELL, "the terminal's control files were removed");
 		return;
 	}
-	/* What is on its way now belongs to no job. */
-	terminal_read(t, follow_room(s, &t->kept, STREAM_OUTPUT));
-	if (!err)
-		err = terminal_type_run_line(t);
-	if (err) {
-		reply_error(c, ERR_INTERNAL, "cannot hand over the command: %s", strerror(-err));
-		return;
-	}
 	job = job_add(&s->jobs);
 	if (!job) {
 		reply_error(c, ERR_LIMIT, "more than %d running jobs", JOBS_KEPT);
+		return;
+	}
+	/* What is on its way now belongs to no job. */
+	terminal_read(t, follow_room(s, &t->kept, STREAM_OUTPUT));
+	if (!err)
+		err = terminal_type_run_line(t, job->id);
+	if (err) {
+		job_forget(job);
+		reply_error(c, ERR_INTERNAL, "cannot hand over the command: %s", strerror(-err));
 		return;
 	}
 	job->start[STREAM_OUTPUT] = terminal_ring(t)->end;
@@ -181,6 +183,7 @@ static void answer_input(struct server *s, struct connection *c, struct request 
 		reply_error(c, ERR_TOO_LARGE, "more than %d bytes of unread input", INPUT_MAX);
 		return;
 	}
+	terminal_release(t);
 	if (t->state == TERM_PROMPT && text.len &&
 		(memchr(text.data, '\n', text.len) || memchr(text.data, '\r', text.len)))
 		t->state = TERM_TYPED;

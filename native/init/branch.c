@@ -4,24 +4,23 @@
  * after the pivot touches any path, so that no symlink of the base can lead
  * back to the host.
  */
+#include "cgroups.h"
 #include "child.h"
 #include "fd.h"
 #include "modes.h"
 #include "namespace.h"
+#include "walls.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
-#include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -31,10 +30,12 @@
 
 struct branch {
 	const char *root;
-	const char *cgroup;
+	struct cgroups cgroups;
 	const char *hostname;
 	int report_fd;
+	int net_fd; /* of the network namespace to enter; -1 for a new one */
 	bool allow_self;
+	struct walls walls;
 };
 
 /* A failed step by name; the errno is kept beside it. */
@@ -42,41 +43,6 @@ struct failure {
 	const char *step;
 	int error;
 };
-
-#define CAP(name) (UINT64_C(1) << CAP_##name)
-
-static const uint64_t kept_capabilities = CAP(CHOWN) | CAP(DAC_OVERRIDE) | CAP(FSETID) |
-					  CAP(FOWNER) | CAP(NET_RAW) | CAP(SETGID) | CAP(SETUID) |
-					  CAP(SETFCAP) | CAP(SETPCAP) | CAP(NET_BIND_SERVICE) |
-					  CAP(SYS_CHROOT) | CAP(KILL) | CAP(AUDIT_WRITE);
-
-static int drop_capabilities(void)
-{
-	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct data[2];
-	uint64_t keep;
-
-	for (int cap = 0; cap < 64; cap++) {
-		if (kept_capabilities & (UINT64_C(1) << cap))
-			continue;
-		if (prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) == 0)
-			continue;
-		if (errno == EINVAL) /* the kernel knows no capability from here on */
-			break;
-		return -errno;
-	}
-	prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
-	if (syscall(SYS_capget, &header, data))
-		return -errno;
-	/* Asking for more than is permitted now would be refused as a whole. */
-	keep = kept_capabilities & (data[0].permitted | (uint64_t)data[1].permitted << 32);
-	for (int i = 0; i < 2; i++) {
-		data[i].permitted = (uint32_t)(keep >> (32 * i));
-		data[i].effective = data[i].permitted;
-		data[i].inheritable = 0;
-	}
-	return syscall(SYS_capset, &header, data) ? -errno : 0;
-}
 
 static int pivot_into(const char *root)
 {
@@ -97,13 +63,13 @@ static int mount_at(const char *path, const char *type, unsigned long flags, con
 	return mount(type, path, type, flags, options) ? -errno : 0;
 }
 
-static int mount_kernel_filesystems(void)
+static int mount_kernel_filesystems(bool privileged)
 {
 	const unsigned long hardened = MS_NOSUID | MS_NODEV | MS_NOEXEC;
 	int err = mount_at("/proc", "proc", hardened, NULL);
 
 	if (!err)
-		err = mount_at("/sys", "sysfs", hardened | MS_RDONLY, NULL);
+		err = mount_at("/sys", "sysfs", privileged ? hardened : hardened | MS_RDONLY, NULL);
 	if (!err)
 		err = mount_at("/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC,
 			"newinstance,ptmxmode=0666,mode=620,gid=5");
@@ -170,14 +136,18 @@ static struct failure become_init(const struct branch *branch, int *status_fd)
 	STEP("setsid", start_session());
 	STEP("make mounts private", make_mounts_private());
 	STEP("pivot root", pivot_into(branch->root));
-	STEP("mount kernel file systems", mount_kernel_filesystems());
+	STEP("mount places", mount_places(&branch->walls));
+	STEP("mount kernel file systems", mount_kernel_filesystems(branch->walls.privileged));
+	STEP("mask kernel files", mask_kernel_files(&branch->walls));
 	STEP("set hostname", set_hostname(branch->hostname));
-	STEP("bring up loopback", bring_loopback_up());
+	if (branch->net_fd < 0)
+		STEP("bring up loopback", bring_loopback_up());
 	umask(022);
 	STEP("reset signals", reset_signals());
 	STEP("replace descriptors", replace_descriptors(*status_fd));
 	*status_fd = STATUS_FD;
-	STEP("drop capabilities", drop_capabilities());
+	STEP("leave keyring", leave_keyring());
+	STEP("drop privileges", drop_privileges(&branch->walls));
 	STEP("exec " INIT_PATH, exec_init(branch->allow_self));
 #undef STEP
 	return (struct failure){"exec", EINVAL};
@@ -216,14 +186,19 @@ static int start_branch(const struct branch *branch, pid_t *pid, char *text, siz
 	auto_close int read_end = -1;
 	auto_close int write_end = -1;
 	int ends[2];
-	int err = join_cgroup(branch->cgroup);
+	int err = cgroups_join(&branch->cgroups);
 
 	if (err) {
 		snprintf(text, size, "join cgroup: %s", strerror(-err));
 		return err;
 	}
 	setsid(); /* fails only if the caller already did it */
-	if (unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWNET)) {
+	if (branch->net_fd >= 0 && setns(branch->net_fd, CLONE_NEWNET)) {
+		snprintf(text, size, "enter network: %m");
+		return -1;
+	}
+	if (unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS |
+		    (branch->net_fd < 0 ? CLONE_NEWNET : 0))) {
 		snprintf(text, size, "unshare: %m");
 		return -1;
 	}
@@ -258,41 +233,62 @@ static int parse_options(int argc, char **argv, struct branch *branch)
 		{"cgroup", required_argument, NULL, 'c'},
 		{"hostname", required_argument, NULL, 'h'},
 		{"report", required_argument, NULL, 'f'},
+		{"net", required_argument, NULL, 'n'},
 		{"allow-self", no_argument, NULL, 's'},
+		{"privileged", no_argument, NULL, 'p'},
+		{"no-new-privs", no_argument, NULL, 'g'},
+		{"read-only", required_argument, NULL, 'o'},
+		{"writable", required_argument, NULL, 'd'},
 		{0},
 	};
 	int option;
+	int err = 0;
 
-	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+	while (!err && (option = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		if (option == 'r')
 			branch->root = optarg;
 		else if (option == 'c')
-			branch->cgroup = optarg;
+			err = cgroups_add(&branch->cgroups, optarg);
 		else if (option == 'h')
 			branch->hostname = optarg;
 		else if (option == 'f')
 			branch->report_fd = atoi(optarg);
+		else if (option == 'n')
+			branch->net_fd = atoi(optarg);
 		else if (option == 's')
 			branch->allow_self = true;
+		else if (option == 'p')
+			branch->walls.privileged = true;
+		else if (option == 'g')
+			branch->walls.no_new_privs = true;
+		else if (option == 'o')
+			err = add_place(branch->walls.read_only, optarg);
+		else if (option == 'd')
+			err = add_place(branch->walls.writable, optarg);
 		else
-			return -EINVAL;
+			err = -EINVAL;
 	}
-	if (!branch->root || !branch->cgroup || !branch->hostname || branch->report_fd < 0)
+	if (err)
+		return err;
+	if (!branch->root || !branch->cgroups.count || !branch->hostname || branch->report_fd < 0)
 		return -EINVAL;
 	return 0;
 }
 
 int branch_main(int argc, char **argv)
 {
-	struct branch branch = {.report_fd = -1};
+	struct branch branch = {.report_fd = -1, .net_fd = -1};
 	char text[256] = "";
 	pid_t pid = -1;
+	int err = parse_options(argc, argv, &branch);
 
-	if (parse_options(argc, argv, &branch)) {
+	if (err == -E2BIG)
+		fputs("waypoint-init: too many of --cgroup, --read-only or --writable\n", stderr);
+	else if (err)
 		fputs("waypoint-init: branch needs --root, --cgroup, --hostname and --report\n",
 			stderr);
+	if (err)
 		return 2;
-	}
 	if (start_branch(&branch, &pid, text, sizeof(text))) {
 		dprintf(branch.report_fd, "error %s\n", text);
 		return 1;

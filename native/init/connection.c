@@ -155,8 +155,8 @@ static size_t serve_one(struct server *s, struct connection *c, size_t at)
 	c->deadline_ms = 0;
 	err = request_parse(&frame, request);
 	if (err == -E2BIG)
-		reply_error(
-			c, ERR_LIMIT, "more than %d arguments or %d variables", ARGS_MAX, ENV_MAX);
+		reply_error(c, ERR_LIMIT, "more than %d arguments, %d variables or %d groups",
+			ARGS_MAX, ENV_MAX, GROUPS_MAX);
 	else if (err)
 		refuse(s, c, ERR_MALFORMED, "malformed request");
 	else if (!answer(s, c, request))

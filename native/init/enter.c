@@ -1,10 +1,13 @@
 /*
- * Host side: run a program, CRIU as a rule, in a chosen cgroup and network
- * namespace, with a private /run that holds a copy of CRIU's kernel probe.
+ * Host side: run a program, CRIU as a rule, in chosen cgroups and a chosen network
+ * namespace, with a private /run that holds a copy of CRIU's kernel probe, and
+ * mounts that nobody else sees.
  */
+#include "cgroups.h"
 #include "fd.h"
 #include "modes.h"
 #include "namespace.h"
+#include "walls.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,11 +25,16 @@
 
 enum { EXIT_STEP_FAILED = 125, EXIT_NOT_FOUND = 127 };
 
+#define BINDS_MAX 256
+
 struct entry {
 	const char *net;
-	const char *cgroup;
+	struct cgroups cgroups;
 	const char *kdat;
 	const char *save_kdat;
+	const char *sources[BINDS_MAX];
+	const char *targets[BINDS_MAX];
+	unsigned int bound;
 	char **command;
 };
 
@@ -71,20 +79,25 @@ static int enter_network(const char *net)
 	return setns(fd, CLONE_NEWNET) ? -errno : 0;
 }
 
+static int make_private_mounts(const struct entry *entry)
+{
+	int err = unshare(CLONE_NEWNS) ? -errno : make_mounts_private();
+
+	for (unsigned int i = 0; !err && i < entry->bound; i++) {
+		if (mount(entry->sources[i], entry->targets[i], NULL, MS_BIND, NULL))
+			err = -errno;
+	}
+	return err;
+}
+
 /* `file` is opened before the mount, because it may itself live under /run. */
 static int make_private_run(const char *file)
 {
 	auto_close int from = open(file, O_RDONLY | O_CLOEXEC);
 	auto_close int to = -1;
-	int err;
 
 	if (from < 0 && errno != ENOENT)
 		return -errno;
-	if (unshare(CLONE_NEWNS))
-		return -errno;
-	err = make_mounts_private();
-	if (err)
-		return err;
 	/* CRIU keeps its probe cache only where it finds a tmpfs. */
 	if (mount("tmpfs", "/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m"))
 		return -errno;
@@ -160,21 +173,29 @@ static int parse_options(int argc, char **argv, struct entry *entry)
 		{"cgroup", required_argument, NULL, 'c'},
 		{"kdat", required_argument, NULL, 'k'},
 		{"save-kdat", required_argument, NULL, 's'},
+		{"bind", required_argument, NULL, 'b'},
+		{"to", required_argument, NULL, 't'},
 		{0},
 	};
+	const char *source = NULL;
 	int option;
 
 	/* "+": options after the command's name are the command's. */
 	while ((option = getopt_long(argc, argv, "+", options, NULL)) != -1) {
 		if (option == 'n')
 			entry->net = optarg;
-		else if (option == 'c')
-			entry->cgroup = optarg;
+		else if (option == 'c' && !cgroups_add(&entry->cgroups, optarg))
+			continue;
 		else if (option == 'k')
 			entry->kdat = optarg;
 		else if (option == 's')
 			entry->save_kdat = optarg;
-		else
+		else if (option == 'b')
+			source = optarg;
+		else if (option == 't' && source && entry->bound < BINDS_MAX) {
+			entry->sources[entry->bound] = source;
+			entry->targets[entry->bound++] = optarg;
+		} else
 			return -EINVAL;
 	}
 	entry->command = argv + optind;
@@ -183,7 +204,7 @@ static int parse_options(int argc, char **argv, struct entry *entry)
 
 int enter_main(int argc, char **argv)
 {
-	struct entry entry = {0};
+	static struct entry entry;
 	char dir_copy[4096];
 	char name_copy[4096];
 	auto_close int save_dir = -1;
@@ -194,8 +215,11 @@ int enter_main(int argc, char **argv)
 		fputs("waypoint-init: enter needs a command after --\n", stderr);
 		return EXIT_STEP_FAILED;
 	}
-	if (entry.cgroup && (err = join_cgroup(entry.cgroup)))
+	if ((err = cgroups_join(&entry.cgroups)))
 		return fail("join cgroup", err);
+	/* What CRIU restores into a cgroup inherits its keyring. */
+	if (entry.cgroups.count && (err = leave_keyring()))
+		return fail("leave keyring", err);
 	if (entry.net && (err = enter_network(entry.net)))
 		return fail("enter network", err);
 	if (entry.save_kdat) {
@@ -206,6 +230,8 @@ int enter_main(int argc, char **argv)
 			return fail("open kdat directory", -errno);
 	}
 	probe = entry.kdat ? entry.kdat : entry.save_kdat;
+	if ((probe || entry.bound) && (err = make_private_mounts(&entry)))
+		return fail("make private mounts", err);
 	if (probe && (err = make_private_run(probe)))
 		return fail("make private /run", err);
 	if (entry.save_kdat)

@@ -4,6 +4,7 @@
  * gets an answer of its own.
  */
 #include "ask.h"
+#include "connect.h"
 #include "fd.h"
 #include "modes.h"
 
@@ -11,7 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 enum { EXIT_LOST = 1, EXIT_USAGE = 2, EXIT_NOT_ALLOWED = 4 };
 
@@ -29,24 +29,6 @@ static int fail(int status, const char *why)
 {
 	fprintf(stderr, "waypoint-here: %s\n", why);
 	return status;
-}
-
-static int connect_to_init(const char *dir)
-{
-	struct sockaddr_un address = {.sun_family = AF_UNIX};
-	auto_close int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	int keep;
-
-	if (fd < 0)
-		return -errno;
-	if (snprintf(address.sun_path, sizeof(address.sun_path), "%s/here", dir) >=
-		(int)sizeof(address.sun_path))
-		return -ENAMETOOLONG;
-	if (connect(fd, (struct sockaddr *)&address, sizeof(address)))
-		return -errno;
-	keep = fd;
-	fd = -1;
-	return keep;
 }
 
 static int send_ask(int fd, const char *verb, const char *argument)
@@ -101,7 +83,7 @@ static int receive_answer(int fd)
 
 static int ask_and_wait(const char *dir, const char *verb, const char *argument)
 {
-	auto_close int fd = connect_to_init(dir);
+	auto_close int fd = connect_to_init(dir, "here", 0);
 	int status;
 
 	if (fd == -ENOENT || fd == -ECONNREFUSED)

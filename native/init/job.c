@@ -22,6 +22,11 @@ struct job *job_add(struct job_table *table)
 	return oldest;
 }
 
+void job_forget(struct job *job)
+{
+	*job = (struct job){.id = 0};
+}
+
 struct job *job_find(struct job_table *table, uint32_t id)
 {
 	for (unsigned int i = 0; id != 0 && i < JOBS_KEPT; i++) {

@@ -54,4 +54,6 @@ struct job *job_add(struct job_table *table);
 struct job *job_find(struct job_table *table, uint32_t id);
 /* In order of id: the first job after `id`, or NULL. */
 struct job *job_after(struct job_table *table, uint32_t id);
+/* For one that never began. Its number is not given again. */
+void job_forget(struct job *job);
 void job_end(struct job *job, const uint64_t end[STREAMS], enum end_how how, int32_t status);

@@ -1,8 +1,10 @@
 /*
- * waypoint-init: one static program, four modes.
+ * waypoint-init: one static program, six modes.
  *   branch  host side: namespaces, mounts, pivot; ends as process 1 of a new branch
  *   enter   host side: runs a program (CRIU) in a branch's network namespace
  *   init    process 1 of a branch: terminals and jobs behind a socket
+ *   relay   inside a sandbox: carries init's socket over a pipe or a device
+ *   machine process 1 of a virtual machine: from the kernel's first file system to init
  *   here    inside a branch: asks the host for a checkpoint; also under the name waypoint-here
  */
 #include "modes.h"
@@ -14,10 +16,14 @@
 static int usage(void)
 {
 	fputs("usage: waypoint-init branch --root DIR --cgroup DIR --hostname NAME --report FD\n"
-	      "                            [--allow-self]\n"
+	      "                            [--allow-self] [--privileged] [--no-new-privs]\n"
+	      "                            [--net FD] [--read-only MOUNT]... [--writable DIR]...\n"
 	      "       waypoint-init enter [--net new|PATH] [--cgroup DIR] [--kdat FILE]\n"
-	      "                           [--save-kdat FILE] -- CMD ARGS...\n"
-	      "       waypoint-init init [--dir DIR] [--any-peer] [--allow-self]\n"
+	      "                           [--save-kdat FILE] [--bind DIR --to DIR]... -- CMD "
+	      "ARGS...\n"
+	      "       waypoint-init init [--dir DIR] [--any-peer] [--allow-self] [--hold-prompt]\n"
+	      "       waypoint-init relay [--dir DIR] [--port DEVICE | --vsock PORT]\n"
+	      "       waypoint-init machine --port DEVICE | --vsock PORT [--root DEVICE]\n"
 	      "       waypoint-init here [--dir DIR] snapshot [NAME]\n"
 	      "       waypoint-init --version\n",
 		stderr);
@@ -45,6 +51,10 @@ int main(int argc, char **argv)
 		return branch_main(argc - 1, argv + 1);
 	if (strcmp(argv[1], "enter") == 0)
 		return enter_main(argc - 1, argv + 1);
+	if (strcmp(argv[1], "relay") == 0)
+		return relay_main(argc - 1, argv + 1);
+	if (strcmp(argv[1], "machine") == 0)
+		return machine_main(argc - 1, argv + 1);
 	if (strcmp(argv[1], "here") == 0)
 		return here_main(argc - 1, argv + 1);
 	if (strcmp(argv[1], "--version") == 0) {

@@ -1,6 +1,5 @@
 /* Kernel steps shared by the two host-side modes. All return 0 or -errno. */
 #pragma once
 
-int join_cgroup(const char *dir);
 int make_mounts_private(void);
 int bring_loopback_up(void);

@@ -16,6 +16,8 @@ void terminal_end_job(struct server *s, struct terminal *t, enum end_how how, in
 	struct job *job = job_find(&s->jobs, t->job);
 	uint64_t end[STREAMS] = {terminal_ring(t)->end};
 
+	if (t->job)
+		t->ended = t->job;
 	t->job = 0;
 	if (job)
 		job_end(job, end, how, status);
@@ -45,20 +47,23 @@ static void settle_report(struct server *s, struct terminal *t)
 {
 	if (t->state == TERM_STARTING)
 		answer_opener(s, t);
+	terminal_take_report(t);
 	/*
 	 * While the shell waits for us it reads no input. If the line of the job
 	 * is still unread, this report came from an older prompt (an interrupt at
-	 * the prompt makes the shell report once more) and ends nothing.
+	 * the prompt makes the shell report once more) and ends nothing. Nor does
+	 * one from a prompt before which nothing has ended.
 	 */
-	if (t->state == TERM_RUNNING && !t->died && terminal_run_line_unread(t)) {
-		t->reported = false;
-		terminal_go(t);
+	if (t->state == TERM_RUNNING &&
+		(t->report == NOTHING_ENDED || (!t->died && terminal_run_line_unread(t)))) {
+		if (!t->died)
+			terminal_go(t);
 		return;
 	}
 	terminal_end_job(s, t, END_STATUS, t->report);
-	t->reported = false;
 	t->state = terminal_has_typed_line(t) ? TERM_TYPED : TERM_PROMPT;
-	if (!t->died)
+	t->held = s->hold_prompt && t->state == TERM_PROMPT;
+	if (!t->died && !t->held)
 		terminal_go(t);
 }
 

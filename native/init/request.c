@@ -44,6 +44,17 @@ static int read_list(struct reader *body, char **list, uint32_t max)
 	return 0;
 }
 
+/* They come last and may be missing: hosts that know no groups send none. */
+static int read_groups(struct reader *body, struct program *program)
+{
+	program->group_count = body->left ? read_u32(body) : 0;
+	if (program->group_count > GROUPS_MAX)
+		return -E2BIG;
+	for (uint32_t i = 0; i < program->group_count; i++)
+		program->groups[i] = read_u32(body);
+	return body->bad ? -EBADMSG : 0;
+}
+
 static int read_program(struct reader *body, struct program *program)
 {
 	int err = read_list(body, program->argv, ARGS_MAX);
@@ -52,6 +63,8 @@ static int read_program(struct reader *body, struct program *program)
 		err = read_list(body, program->env, ENV_MAX);
 	if (!err && !program->argv[0])
 		err = -EBADMSG;
+	if (!err)
+		err = read_groups(body, program);
 	return err;
 }
 

@@ -6,6 +6,7 @@
 
 #define ARGS_MAX     256
 #define ENV_MAX	     1024
+#define GROUPS_MAX   64
 #define RUN_LINE_MAX 1024
 #define RUN_TEXT_MAX (1024 * 1024)
 
@@ -19,6 +20,8 @@ enum { SPAWN_FOLLOW = 1, SPAWN_STDIN = 2, SPAWN_KEEP = 4 };
 struct program {
 	uint32_t uid;
 	uint32_t gid;
+	uint32_t group_count;
+	uint32_t groups[GROUPS_MAX]; /* besides gid */
 	char *cwd;
 	char *argv[ARGS_MAX + 1];
 	char *env[ENV_MAX + 1];
@@ -44,7 +47,8 @@ struct request {
 
 /*
  * Strings of a program are terminated in place, so such a frame is decoded only
- * once. 0, -EBADMSG (not a request), or -E2BIG (too many arguments or variables).
+ * once. 0, -EBADMSG (not a request), or -E2BIG (too many arguments,
+ * variables or groups).
  */
 int request_parse(struct frame *frame, struct request *request);
 bool is_terminal_name(struct bytes name);

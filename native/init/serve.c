@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -220,6 +221,7 @@ static int parse_options(int argc, char **argv, struct server *s, struct options
 		{"any-peer", no_argument, NULL, 'a'},
 		{"ready", required_argument, NULL, 'r'},
 		{"allow-self", no_argument, NULL, 's'},
+		{"hold-prompt", no_argument, NULL, 'p'},
 		{0},
 	};
 	int option;
@@ -233,6 +235,8 @@ static int parse_options(int argc, char **argv, struct server *s, struct options
 			chosen->ready_fd = atoi(optarg);
 		else if (option == 's')
 			chosen->allow_self = true;
+		else if (option == 'p')
+			s->hold_prompt = true;
 		else
 			return -EINVAL;
 	}
@@ -271,6 +275,9 @@ int init_main(int argc, char **argv)
 	if (err)
 		return fail(chosen.ready_fd, "options", err);
 	close_range(chosen.ready_fd < 3 ? 3 : (unsigned int)chosen.ready_fd + 1, ~0U, 0);
+	/* Root inside may trace its equals; the host relies on our memory and our descriptors. */
+	if (getpid() == 1 && prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
+		return fail(chosen.ready_fd, "shield memory", -errno);
 	err = map_buffers(s);
 	if (err)
 		return fail(chosen.ready_fd, "map buffers", err);

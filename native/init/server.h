@@ -112,6 +112,7 @@ _Static_assert(JOBS_KEPT > ISOLATED_MAX + TERMINALS_MAX, "a new job always finds
 struct server {
 	const char *dir;
 	bool any_peer;
+	bool hold_prompt; /* the kernel's terminals cannot take a line literally (gVisor) */
 	int listener;
 	int wake;
 	int null_fd;

@@ -88,7 +88,8 @@ static int make_fifo(const struct terminal *t, int dir, const char *name)
 	fd = openat(dir, name, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0 || fstat(fd, &st))
 		return -errno;
-	if (!S_ISFIFO(st.st_mode))
+	/* What the shell's user has put there meanwhile is not given away. */
+	if (!S_ISFIFO(st.st_mode) || st.st_nlink != 1)
 		return -EEXIST;
 	err = give_to_shell(t, fd);
 	if (err)
@@ -140,7 +141,7 @@ int shell_write_command(const struct terminal *t, const char *dir, struct bytes 
 	return write_file(t, fd, "cmd", text);
 }
 
-static int become_shell(const struct terminal *t, const char *pts, struct program *program)
+static int become_shell(const char *pts, struct program *program)
 {
 	int err = reset_signals();
 	int fd;
@@ -159,7 +160,8 @@ static int become_shell(const struct terminal *t, const char *pts, struct progra
 	}
 	if (fd > 2)
 		close(fd);
-	err = drop_to_user(t->uid, t->gid);
+	offer_to_oom_killer(); /* one that cannot be offered runs all the same */
+	err = drop_to_user(program);
 	if (err)
 		return err;
 	if (chdir(program->cwd) && chdir("/"))
@@ -187,7 +189,7 @@ int shell_start(struct terminal *t, unsigned int slot, const char *dir, struct r
 	if (t->shell < 0)
 		return -errno;
 	if (t->shell == 0) {
-		err = -become_shell(t, pts, &request->program);
+		err = -become_shell(pts, &request->program);
 		if (write(exec_write, &err, sizeof(err)) < 0)
 			_exit(126);
 		_exit(127);

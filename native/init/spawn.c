@@ -85,8 +85,9 @@ static void become_program(const struct program *program, const int stdio[3], in
 	if (reset_signals() || setsid() < 0)
 		fail(report_fd, "cannot start a session");
 	umask(022);
+	offer_to_oom_killer(); /* one that cannot be offered runs all the same */
 	give_pipes(program);
-	if (drop_to_user(program->uid, program->gid))
+	if (drop_to_user(program))
 		fail(report_fd, "user %u, group %u", program->uid, program->gid);
 	if (chdir(program->cwd))
 		fail(report_fd, "cwd %s", program->cwd);

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -17,7 +18,6 @@
  * a report has been read, even if a background job never stops writing.
  */
 #define PTY_BUFFERED_MAX (64 * 1024)
-#define LITERAL_NEXT	 0x16
 #define SPLICE_SIZE	 4096 /* the line discipline never has more */
 
 void terminal_clear(struct terminal *t)
@@ -128,84 +128,40 @@ int terminal_read(struct terminal *t, uint64_t room)
 	return t->read_since >= PTY_BUFFERED_MAX;
 }
 
-/* poll() makes n_tty run its pending work: typed bytes are then in its buffer. */
-static void settle_input(const struct terminal *t)
+/* poll() makes n_tty run its pending work. */
+void terminal_settle_input(const struct terminal *t)
 {
 	struct pollfd pfd = {.fd = t->slave, .events = POLLIN};
 
 	poll(&pfd, 1, 0);
 }
 
-static int type_bytes(const struct terminal *t, const void *data, size_t len)
+/* gVisor cannot flush; outside of canonical mode it can be read. */
+void terminal_discard_input(const struct terminal *t)
+{
+	struct termios mode;
+	struct termios raw;
+	char rest[1024];
+
+	terminal_settle_input(t);
+	if (!tcflush(t->slave, TCIFLUSH) || tcgetattr(t->slave, &mode))
+		return;
+	raw = mode;
+	raw.c_lflag &= ~(tcflag_t)ICANON;
+	if (tcsetattr(t->slave, TCSANOW, &raw))
+		return;
+	while (read(t->slave, rest, sizeof(rest)) > 0)
+		;
+	tcsetattr(t->slave, TCSANOW, &mode);
+}
+
+int terminal_type(const struct terminal *t, const void *data, size_t len)
 {
 	ssize_t put = write(t->master, data, len);
 
 	if (put == (ssize_t)len)
 		return 0;
 	return put < 0 ? -errno : -EAGAIN;
-}
-
-/* Canonical, no echo, and no character means anything but "take the next one literally". */
-static struct termios literal_mode(struct termios mode)
-{
-	mode.c_iflag &= IUTF8;
-	mode.c_lflag &= ~(tcflag_t)(ECHO | ECHONL | ISIG);
-	mode.c_lflag |= ICANON | IEXTEN;
-	memset(mode.c_cc, _POSIX_VDISABLE, sizeof(mode.c_cc));
-	mode.c_cc[VLNEXT] = LITERAL_NEXT;
-	return mode;
-}
-
-/*
- * With echo off and the newline typed as a literal character, the line is no
- * line yet and the shell cannot read it. So the mode is the shell's own again
- * before the command can look at it or change it. What then makes the line
- * readable is not echoed: the end-of-file character, or, if the terminal is
- * not canonical, the restored mode itself.
- */
-static int type_unseen(struct terminal *t, const struct termios *mode)
-{
-	struct termios literal = literal_mode(*mode);
-	char typed[2 * RUN_LINE_MAX];
-	size_t len = 0;
-	int err;
-
-	for (size_t i = 0; i < t->run_line_len; i++) {
-		if (t->run_line[i] == '\n' || t->run_line[i] == LITERAL_NEXT)
-			typed[len++] = LITERAL_NEXT;
-		typed[len++] = t->run_line[i];
-	}
-	if (tcsetattr(t->slave, TCSANOW, &literal))
-		return -errno;
-	err = type_bytes(t, typed, len);
-	settle_input(t);
-	if (err)
-		tcflush(t->slave, TCIFLUSH);
-	if (tcsetattr(t->slave, TCSANOW, mode) && !err)
-		err = -errno;
-	if (!err && (mode->c_lflag & ICANON))
-		err = type_bytes(t, &mode->c_cc[VEOF], 1);
-	return err;
-}
-
-int terminal_type_run_line(struct terminal *t)
-{
-	struct termios mode;
-	int err;
-
-	if (tcgetattr(t->slave, &mode))
-		return -errno;
-	/* Half a line left at the prompt would become part of the command. */
-	settle_input(t);
-	tcflush(t->slave, TCIFLUSH);
-	t->input_len = 0;
-	t->input_since_run = false;
-	if (!(mode.c_lflag & (ECHO | ECHONL)) || mode.c_cc[VEOF] == _POSIX_VDISABLE)
-		err = type_bytes(t, t->run_line, t->run_line_len);
-	else
-		err = type_unseen(t, &mode);
-	settle_input(t);
-	return err;
 }
 
 int terminal_queue_input(struct terminal *t, struct bytes text)
@@ -235,10 +191,10 @@ void terminal_flush_input(struct terminal *t)
 	}
 	memmove(t->input, t->input + done, t->input_len - done);
 	t->input_len -= done;
-	settle_input(t);
+	terminal_settle_input(t);
 }
 
-static int unread_bytes(const struct terminal *t)
+int terminal_unread_bytes(const struct terminal *t)
 {
 	int count = 0;
 
@@ -253,12 +209,31 @@ bool terminal_has_typed_line(const struct terminal *t)
 		(memchr(t->input, '\n', t->input_len) || memchr(t->input, '\r', t->input_len)))
 		return true;
 	/* In canonical mode FIONREAD counts whole lines only. */
-	return !tcgetattr(t->slave, &mode) && (mode.c_lflag & ICANON) && unread_bytes(t) > 0;
+	return !tcgetattr(t->slave, &mode) && (mode.c_lflag & ICANON) &&
+	       terminal_unread_bytes(t) > 0;
 }
 
-bool terminal_run_line_unread(const struct terminal *t)
+/* Presses the key of SIGINT, unseen, and takes back the character itself. */
+static int press_interrupt(struct terminal *t)
 {
-	return !t->input_since_run && unread_bytes(t) > 0;
+	struct termios mode;
+	struct termios silent;
+	int err;
+
+	if (tcgetattr(t->slave, &mode))
+		return -errno;
+	if (!(mode.c_lflag & ISIG) || mode.c_cc[VINTR] == _POSIX_VDISABLE)
+		return -ENOTTY;
+	silent = mode;
+	silent.c_lflag &= ~(tcflag_t)(ECHO | ECHONL);
+	if (tcsetattr(t->slave, TCSANOW, &silent))
+		return -errno;
+	err = terminal_type(t, &mode.c_cc[VINTR], 1);
+	terminal_discard_input(t);
+	t->input_len = 0;
+	if (tcsetattr(t->slave, TCSANOW, &mode) && !err)
+		err = -errno;
+	return err;
 }
 
 int terminal_signal(struct terminal *t, int signo)
@@ -267,7 +242,14 @@ int terminal_signal(struct terminal *t, int signo)
 	struct termios mode;
 	pid_t group;
 
-	if (ioctl(t->master, TIOCGPGRP, &group) || group <= 1)
+	if (ioctl(t->master, TIOCGPGRP, &group)) {
+		/* gVisor tells it to members of the session only, but knows it when a key is
+		 * pressed. */
+		if (signo == SIGINT && !press_interrupt(t))
+			return 0;
+		group = foreground_guess(t->shell);
+	}
+	if (group <= 1)
 		return -ESRCH;
 	if (group == t->shell && !from_keyboard && signo != SIGWINCH && signo != SIGCONT)
 		return -EPERM;
@@ -276,11 +258,15 @@ int terminal_signal(struct terminal *t, int signo)
 	 * not read yet; otherwise the interrupted command would still run, unseen.
 	 */
 	if (from_keyboard && !tcgetattr(t->slave, &mode) && !(mode.c_lflag & NOFLSH)) {
-		settle_input(t);
-		tcflush(t->slave, TCIFLUSH);
+		terminal_discard_input(t);
 		t->input_len = 0;
 	}
-	return kill(-group, signo) ? -errno : 0;
+	if (!kill(-group, signo))
+		return 0;
+	/* The last program has ended, and its shell is about to take the foreground back. */
+	if (errno == ESRCH && from_keyboard && !kill(-t->shell, signo))
+		return 0;
+	return -errno;
 }
 
 int terminal_resize(struct terminal *t, uint16_t rows, uint16_t cols)
@@ -310,51 +296,4 @@ void terminal_kill(struct terminal *t)
 		kill(-t->shell, signals[i]);
 		kill(t->shell, signals[i]); /* it may not have reached its setsid() yet */
 	}
-}
-
-static bool parse_report(const char *line, size_t len, int32_t *status)
-{
-	int64_t value = 0;
-
-	if (len == 0 || len > 10)
-		return false;
-	for (size_t i = 0; i < len; i++) {
-		if (line[i] < '0' || line[i] > '9')
-			return false;
-		value = value * 10 + (line[i] - '0');
-	}
-	if (value > INT32_MAX)
-		return false;
-	*status = (int32_t)value;
-	return true;
-}
-
-void terminal_read_report(struct terminal *t)
-{
-	char c;
-
-	/* Byte by byte: what follows the report is for the next one. */
-	while (!t->reported && t->status_fifo >= 0 && read(t->status_fifo, &c, 1) == 1) {
-		if (c != '\n') {
-			/* A line that is too long stays too long until its end. */
-			if (t->report_len < sizeof(t->report_line))
-				t->report_line[t->report_len++] = c;
-			continue;
-		}
-		t->reported = parse_report(t->report_line, t->report_len, &t->report);
-		t->report_len = 0;
-		if (t->reported)
-			t->read_since = 0;
-	}
-}
-
-void terminal_go(struct terminal *t)
-{
-	int held = 0;
-
-	/* A prompt that was interrupted leaves its token behind: never keep two. */
-	if (ioctl(t->go_fifo, FIONREAD, &held) == 0 && held > 0)
-		return;
-	while (write(t->go_fifo, "\n", 1) < 0 && errno == EINTR)
-		;
 }

@@ -13,6 +13,8 @@
 
 #define TERMINALS_MAX 8
 #define INPUT_MAX     (64 * 1024)
+#define TOKEN_MAX     24   /* with its final zero */
+#define NOTHING_ENDED (-1) /* of a report: the shell is at its prompt, but not after a command */
 
 enum terminal_state {
 	TERM_STARTING = 0,
@@ -57,19 +59,28 @@ struct terminal {
 	uint16_t rows;
 	uint16_t cols;
 	uint32_t job;
+	uint32_t ended; /* the last job that has ended here: its line is void from then on */
 
 	char run_line[RUN_LINE_MAX];
 	size_t run_line_len;
 	bool input_since_run;
+	bool held; /* the shell waits at its prompt until it is to read something */
 
 	/* A report or the shell's death waits until the PTY has been read empty. */
 	bool reported;
-	int32_t report;
+	int32_t report; /* or NOTHING_ENDED */
 	bool died;
 	int wait_status;
 	size_t read_since;
-	char report_line[12];
+	char report_line[TOKEN_MAX + 1];
 	size_t report_len;
+	/*
+	 * What the shell that made the report waits for, and the one that was
+	 * answered last. A prompt that is interrupted never reads its answer; the
+	 * next one must not take that for its own and read input unasked.
+	 */
+	char report_token[TOKEN_MAX];
+	char token[TOKEN_MAX];
 
 	uint64_t open_deadline_ms;
 	uint64_t opener; /* serial of the connection that waits for the first prompt; 0: none */
@@ -95,21 +106,41 @@ static inline struct ring *terminal_ring(struct terminal *t)
  * was written before the call has been read, 0 when there may be more.
  */
 int terminal_read(struct terminal *t, uint64_t room);
-/* Types the run line without its echo. */
-int terminal_type_run_line(struct terminal *t);
+/* 0, or -errno if not all of it was taken. */
+int terminal_type(const struct terminal *t, const void *data, size_t len);
+/* Afterwards all that was typed is in the buffer that the shell reads from. */
+void terminal_settle_input(const struct terminal *t);
+/* Throws away what was typed and not read. */
+void terminal_discard_input(const struct terminal *t);
+/* In canonical mode: of whole lines. */
+int terminal_unread_bytes(const struct terminal *t);
 int terminal_queue_input(struct terminal *t, struct bytes text);
 void terminal_flush_input(struct terminal *t);
 /* Is there a whole line which the shell will read by itself? */
 bool terminal_has_typed_line(const struct terminal *t);
-/* Has the shell not yet read the line of the current job? */
-bool terminal_run_line_unread(const struct terminal *t);
 int terminal_signal(struct terminal *t, int signo);
 int terminal_resize(struct terminal *t, uint16_t rows, uint16_t cols);
 void terminal_kill(struct terminal *t);
-/* Looks for a report of the shell in the status FIFO; sets `reported`. */
+
+/* Types the line that runs `job`, without its echo. run_line.c */
+int terminal_type_run_line(struct terminal *t, uint32_t job);
+/* Has the shell not yet read the line of the current job? */
+bool terminal_run_line_unread(const struct terminal *t);
+
+/* Looks for a report of the shell in the status FIFO; sets `reported`. report.c */
 void terminal_read_report(struct terminal *t);
-/* Lets the shell print its prompt. */
+/* The report is dealt with: from now on it is the one to be answered. */
+void terminal_take_report(struct terminal *t);
+/* Lets the shell print its prompt, and tells it which lines are void. */
 void terminal_go(struct terminal *t);
+/* As terminal_go(), for a shell that was held; else nothing. */
+void terminal_release(struct terminal *t);
+
+/*
+ * The group that is most likely in the foreground of the shell's terminal: that
+ * of its youngest child, or its own. foreground.c
+ */
+pid_t foreground_guess(pid_t shell);
 
 /* Host of the control files: `dir`/`name`/{rc,status,go,cmd}. shell.c */
 int shell_start(struct terminal *t, unsigned int slot, const char *dir, struct request *request);

@@ -1,5 +1,6 @@
 /*
- * Loaded into CRIU: lets it save descriptors of /dev/tty.
+ * Loaded into CRIU: lets it save descriptors of /dev/tty, and restore those of a
+ * terminal without a trace.
  *
  * CRIU saves such a descriptor only if the terminal behind it was opened by the
  * same process, and refuses everything else ("ctty inheritance"): less, fzf or
@@ -8,6 +9,7 @@
  * ordinary descriptor of an ordinary terminal.
  */
 #include <fcntl.h>
+#include <unistd.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -31,4 +33,19 @@ int fstat64(int fd, struct stat64 *status)
 		!ioctl(fd, TIOCGDEV, &number))
 		status->st_rdev = decode(number);
 	return err;
+}
+
+/*
+ * CRIU gives every terminal the owner that it had. Where it has that owner already
+ * this only sets the time of its last change, by which we know a terminal of the
+ * host from a later one with the same number.
+ */
+int fchown(int fd, uid_t owner, gid_t group)
+{
+	struct stat64 status;
+
+	if (!fstatat64(fd, "", &status, AT_EMPTY_PATH) && S_ISCHR(status.st_mode) &&
+		status.st_uid == owner && status.st_gid == group)
+		return 0;
+	return fchownat(fd, "", owner, group, AT_EMPTY_PATH);
 }

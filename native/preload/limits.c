@@ -4,6 +4,8 @@
  * prlimit() on them needs CAP_SYS_RESOURCE, which root lacks in many containers
  * and virtual machines; the file in /proc says the same and needs nothing.
  */
+#include "terminals.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -13,8 +15,6 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-typedef long syscall_function(long number, ...);
 
 #define NAME_WIDTH 26 /* of the first column, the name of a limit */
 
@@ -82,6 +82,8 @@ long syscall(long number, ...)
 	va_end(args);
 	if (!next)
 		next = (syscall_function *)dlsym(RTLD_NEXT, "syscall");
+	if (number == SYS_clone3)
+		return terminals_fork(next, (const struct clone_args *)a[0], (size_t)a[1]);
 	if (number == SYS_prlimit64)
 		return get_limit((pid_t)a[0], (int)a[1], (const struct rlimit64 *)a[2],
 			(struct rlimit64 *)a[3], next);

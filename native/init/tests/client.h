@@ -140,12 +140,21 @@ static inline int open_terminal(
 	put_u32(&w, geteuid());
 	put_u32(&w, getegid());
 	put_text(&w, "/nowhere");
+	/* As in src/waypoint/shell/profile.py: tokens, void lines, reports that end nothing. */
 	snprintf(text, sizeof(text),
-		"report() { builtin printf '%%s\\n' \"$?\" >%s/%s/status;"
-		" builtin read -r _ <%s/%s/go; }\nPROMPT_COMMAND=report PS1= PS2=\n",
+		"report() { builtin set -- \"$?\" \"$ended\" \"$last\"; last=$1 ended=;"
+		" [[ $1:$2:$3 != 2::130 && $2 != 0 ]] || builtin set -- -; asked=$((asked + 1));"
+		" builtin printf '#%%s\\n%%s\\n' \"$asked\" \"$1\" >%s/%s/status;"
+		" while builtin read -r go <%s/%s/go && [[ $go && $go != \"$asked\" ]]; do"
+		" [[ $go != !* ]] || over=${go#!}; done; }\n"
+		"end() { builtin set -- \"$?\" \"$1\"; ended=$(($2 > over)); return \"$1\"; }\n"
+		"over=0 PROMPT_COMMAND=report PS1= PS2=\n",
 		init->dir, name, init->dir, name);
 	put_text(&w, text);
-	snprintf(text, sizeof(text), " . %s/%s/cmd\n", init->dir, name);
+	snprintf(text, sizeof(text),
+		" { case $((__waypoint_job > over)) in 1) . %s/%s/cmd;; esac;"
+		" end __waypoint_job; }\n",
+		init->dir, name);
 	put_text(&w, text);
 	put_u32(&w, 6);
 	put_text(&w, shell);

@@ -8,6 +8,7 @@ struct spawn {
 	uint8_t flags;
 	uint32_t uid;
 	uint32_t gid;
+	uint32_t group; /* besides gid; 0: none are sent */
 	const char *cwd;
 	const char *path;
 };
@@ -33,6 +34,10 @@ static inline void send_spawn(struct client *to, const struct spawn *how, const 
 	put_u32(&w, 2);
 	put_text(&w, how->path ? how->path : "PATH=/usr/local/bin:/usr/bin:/bin");
 	put_text(&w, "GIVEN=by the caller");
+	if (how->group) {
+		put_u32(&w, 1);
+		put_u32(&w, how->group);
+	}
 	request_send(to, &w);
 	free(buf);
 }
@@ -202,4 +207,19 @@ static inline bool find_listed(struct client *to, uint32_t job, struct listed *f
 	}
 	CHECK(frame.kind == REP_END);
 	return is_there;
+}
+
+/* Until that much of each stream is there: programs of a loaded machine take their time. */
+static inline void wait_until_written(
+	struct client *to, uint32_t job, uint64_t length, uint64_t error_length)
+{
+	int64_t deadline = clock_ms() + DEADLINE_MS;
+	struct listed l;
+
+	for (;;) {
+		CHECK(find_listed(to, job, &l) && clock_ms() < deadline);
+		if (l.length >= length && l.error_length >= error_length)
+			return;
+		poll(NULL, 0, 5);
+	}
 }

@@ -43,17 +43,46 @@ static inline int try_connect(const struct init *init)
 	return -1;
 }
 
+static inline pid_t any_child(void)
+{
+	char path[64];
+	FILE *children;
+	int pid = 0;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/children", (int)getpid());
+	children = fopen(path, "re");
+	if (children && fscanf(children, "%d", &pid) != 1)
+		pid = 0;
+	if (children)
+		fclose(children);
+	return pid;
+}
+
+/*
+ * In a branch all processes end with init. Here a shell that waits for init
+ * overlooks the hangup; it is our child once init is gone.
+ */
+static inline void end_children(void)
+{
+	for (pid_t pid = any_child(); pid; pid = any_child()) {
+		kill(pid, SIGKILL);
+		waitpid(pid, NULL, 0);
+	}
+}
+
 static inline struct init start_init_with(const char *binary, const char *option)
 {
 	struct init init = {.dir = "/tmp/waypoint-init-test.XXXXXX"};
 	int64_t deadline = clock_ms() + DEADLINE_MS;
 	int fd;
 
+	/* Also after a failed check. */
+	CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0 && atexit(end_children) == 0);
 	CHECK(mkdtemp(init.dir));
 	init.pid = fork();
 	CHECK(init.pid >= 0);
 	if (init.pid == 0) {
-		/* A failed check must not leave it behind. */
+		/* Nor must it outlive a test that is killed. */
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		execl(binary, binary, "init", "--dir", init.dir, "--any-peer", option, NULL);
 		_exit(127);

@@ -210,6 +210,39 @@ static int parse_spawn_of(uint8_t *buf, size_t len)
 	return request_parse(&frame, &request);
 }
 
+/* Behind the rest of the frame, whose length grows with it. */
+static size_t add_groups(uint8_t *buf, size_t len, uint32_t count, uint32_t sent)
+{
+	struct writer w = {.buf = buf + len, .cap = 4 + 4 * (size_t)sent};
+
+	put_u32(&w, count);
+	for (uint32_t i = 0; i < sent; i++)
+		put_u32(&w, 1000 + i);
+	len += w.len;
+	buf[0] = (uint8_t)(len - 4);
+	buf[1] = (uint8_t)((len - 4) >> 8);
+	return len;
+}
+
+static void groups_come_last_and_may_be_missing(void)
+{
+	static uint8_t buf[8192];
+	size_t len = encode_spawn(buf, sizeof(buf), 1);
+
+	CHECK(parse_spawn_of(buf, len) == 0 && request.program.group_count == 0);
+	encode_spawn(buf, sizeof(buf), 1);
+	CHECK(parse_spawn_of(buf, add_groups(buf, len, 3, 3)) == 0);
+	CHECK(request.program.group_count == 3 && request.program.groups[2] == 1002);
+	encode_spawn(buf, sizeof(buf), 1);
+	CHECK(parse_spawn_of(buf, add_groups(buf, len, GROUPS_MAX, GROUPS_MAX)) == 0);
+	encode_spawn(buf, sizeof(buf), 1);
+	CHECK(parse_spawn_of(buf, add_groups(buf, len, GROUPS_MAX + 1, GROUPS_MAX + 1)) == -E2BIG);
+	encode_spawn(buf, sizeof(buf), 1);
+	CHECK(parse_spawn_of(buf, add_groups(buf, len, 3, 2)) == -EBADMSG);
+	encode_spawn(buf, sizeof(buf), 1);
+	CHECK(parse_spawn_of(buf, add_groups(buf, len, 2, 3)) == -EBADMSG);
+}
+
 static void a_spawn_request_needs_a_program_but_no_absolute_path(void)
 {
 	static uint8_t buf[8192];
@@ -288,6 +321,7 @@ int main(void)
 	RUN_TEST(names_that_are_no_terminal_names_are_refused);
 	RUN_TEST(trailing_bytes_and_unknown_kinds_are_malformed);
 	RUN_TEST(a_spawn_request_needs_a_program_but_no_absolute_path);
+	RUN_TEST(groups_come_last_and_may_be_missing);
 	RUN_TEST(a_guest_may_ask_for_little);
 	RUN_TEST(a_full_writer_gives_back_the_whole_frame);
 	return 0;

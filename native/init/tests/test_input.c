@@ -116,7 +116,7 @@ static void a_write_without_room_waits_and_holds_up_only_its_connection(void)
 	struct client writer;
 	struct frame frame;
 	uint32_t job = start_shell(&c, SPAWN_STDIN,
-		"trap 'trap : USR1; cat; exit 7' USR1;"
+		"trap 'trap : USR1; cat; exit 7' USR1; echo ready >&2;"
 		"while :; do sleep 0.02; done");
 
 	connect_client(&init, &writer);
@@ -124,6 +124,7 @@ static void a_write_without_room_waits_and_holds_up_only_its_connection(void)
 	send_bytes(&writer, "\1\0\0\0\x0c", 5); /* PING */
 	CHECK(is_quiet(&writer, 200));
 	CHECK(ask(&c, REQ_PING) == REP_OK);
+	wait_until_written(&c, job, 0, 6);
 	CHECK(kill_job(&c, job, SIGUSR1) == 0);
 	CHECK(receive_outcome(&writer) == 0);
 	CHECK(receive_outcome(&writer) == 0);

@@ -41,6 +41,9 @@ static void a_program_finds_a_fresh_session(void)
 		0, 0, "apart\n", "");
 	expect("grep -E '^Sig(Blk|Ign)' /proc/self/status", 0, 0,
 		"SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n", "");
+	expect("[ $(cat /proc/self/oom_score_adj) -gt $(cat /proc/$PPID/oom_score_adj) ] && echo "
+	       "first",
+		0, 0, "first\n", "");
 	/* The shell reads the directory itself: 3 is the one it does that with. */
 	expect("cd /proc/$$/fd; echo *", 0, 0, "0 1 2 3\n", "");
 	expect("echo >/dev/tty", 0, 2, "",
@@ -82,7 +85,8 @@ static void what_cannot_be_started_is_named(void)
 
 static void another_user_can_be_chosen(void)
 {
-	const struct spawn how = {.flags = SPAWN_FOLLOW | SPAWN_STDIN, .uid = 65534, .gid = 65534};
+	const struct spawn how = {
+		.flags = SPAWN_FOLLOW | SPAWN_STDIN, .uid = 65534, .gid = 65534, .group = 4321};
 	const char *argv[] = {"sh", "-c",
 		"id -u; id -g; id -G; echo again >/dev/stdout; read -r x </dev/stdin; echo $x "
 		">/dev/stderr",
@@ -102,7 +106,7 @@ static void another_user_can_be_chosen(void)
 		if (frame.kind != REP_OK && !follow_frame(&frame, &r))
 			break;
 	}
-	CHECK(r.status == 0 && strcmp((char *)r.output, "65534\n65534\n65534\nagain\n") == 0);
+	CHECK(r.status == 0 && strcmp((char *)r.output, "65534\n65534\n65534 4321\nagain\n") == 0);
 	CHECK(strcmp((char *)r.error, "typed\n") == 0);
 	free_result(&r);
 }

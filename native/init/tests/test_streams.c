@@ -58,7 +58,7 @@ static void a_slow_follower_holds_both_streams_back(void)
 
 	connect_client(&init, &slow);
 	job = start_shell(&slow, SPAWN_FOLLOW, "seq 400000 & seq 400000 >&2; wait");
-	poll(NULL, 0, 100);
+	wait_until_written(&c, job, RING, RING);
 	/* And init sleeps while nothing can move. */
 	ticks = cpu_ticks();
 	poll(NULL, 0, 300);
@@ -100,6 +100,17 @@ static void a_vanished_follower_can_come_back_and_loses_nothing(void)
 	close(follower.fd);
 }
 
+/* Init gives it back in the turn after it has sent the end. */
+static void wait_until_given_back(uint32_t job)
+{
+	int64_t deadline = clock_ms() + DEADLINE_MS;
+	struct listed l;
+
+	do
+		CHECK(find_listed(&c, job, &l) && clock_ms() < deadline);
+	while (l.kept_from != l.length || l.error_kept_from != l.error_length);
+}
+
 static void without_a_follower_the_oldest_of_both_streams_is_lost_by_name(void)
 {
 	uint32_t job = start_shell(&c, 0, "seq 400000; seq 300000 >&2");
@@ -115,6 +126,7 @@ static void without_a_follower_the_oldest_of_both_streams_is_lost_by_name(void)
 	CHECK(r.lost == 2688895 - RING && r.len == RING);
 	CHECK(r.error_lost == 1988895 - RING && r.error_len == RING);
 	free_result(&r);
+	wait_until_given_back(job);
 }
 
 static void output_is_given_back_unless_it_is_to_be_kept(void)
@@ -127,7 +139,7 @@ static void output_is_given_back_unless_it_is_to_be_kept(void)
 
 	CHECK(r.len == 938895 && r.lost == 0 && r.error_len == 2);
 	free_result(&r);
-	CHECK(find_listed(&c, job, &l) && l.kept_from == 938895 && l.error_kept_from == 2);
+	wait_until_given_back(job);
 	CHECK(resident_kib() < before + 300);
 	send_follow(&c, job, 0);
 	follow_to_the_end(&c, &r);
@@ -186,8 +198,11 @@ static void what_a_program_leaves_behind_neither_holds_it_up_nor_is_blocked(void
 	run_quietly(script);
 	wait_until_exists(marker);
 	/* One that never stops writing cannot hold up the end either. */
-	r = run_shell(&c, "yes & echo $!; sleep 0.1; exit 9");
-	CHECK(r.status == 9 && r.len > 10);
+	snprintf(script, sizeof(script),
+		"(: >%s; exec yes) & echo $!; until [ -e %s ]; do sleep 0.02; done; exit 9", marker,
+		marker);
+	r = run_shell(&c, script);
+	CHECK(r.status == 9);
 	/* Its number may be anywhere among the lines of y. */
 	for (size_t i = 0; i < r.len; i++) {
 		if (r.output[i] >= '0' && r.output[i] <= '9') {

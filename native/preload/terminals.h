@@ -1,0 +1,9 @@
+/* How CRIU forks: in init, with its terminals open. */
+#pragma once
+
+#include <linux/sched.h>
+#include <stddef.h>
+
+typedef long syscall_function(long number, ...);
+
+long terminals_fork(syscall_function *next, const struct clone_args *args, size_t size);
