@@ -1,15 +1,16 @@
 """From what the user says to a base: the host's root, a directory, or a base stored in the pool."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from waypoint.errors import NotFound, UsageError
+from waypoint.kernel.confined import directory_root, reopened
 from waypoint.kernel.mounts import MountEntry, read_mounts
-from waypoint.model import Base, BaseKind, ExtraMount
-from waypoint.names import parse_name
+from waypoint.model import Base, BaseKind, BaseRecord, ExtraMount
 from waypoint.store.layout import Layout
 
-__all__ = ["is_root_file_system", "resolve_base"]
+__all__ = ["HOST", "find_stored", "is_root_file_system", "resolve_base"]
 
 HOST = "host"
 _HOST_ROOT = Path("/")
@@ -19,27 +20,54 @@ _OWN_TREES = ("/proc", "/sys", "/dev", "/run")  # a branch has its own
 _DISK_FILE_SYSTEMS = frozenset("bcachefs btrfs ext2 ext3 ext4 f2fs jfs reiserfs xfs zfs".split())
 
 
-def resolve_base(layout: Layout, workspace: str | Path | None, base: str | Path | None) -> tuple[Base, str]:
+def find_stored(base: str | Path | None, find: Callable[[str], BaseRecord]) -> BaseRecord | None:
+    """The base of the pool that ``base`` means; None if it means the host's root or a directory."""
+    text = "" if base is None else os.fspath(base)
+    if isinstance(base, Path) or text in ("", HOST) or text.startswith(("/", "./", "../")):
+        return None
+    try:
+        return find(text)
+    except NotFound:
+        if os.path.isdir(text) and os.path.sep in text:
+            return None
+        raise
+
+
+def resolve_base(
+    layout: Layout, workspace: str | Path | None, base: str | Path | None, stored: BaseRecord | None = None
+) -> tuple[Base, str]:
     """The base, and the directory inside it where the shell starts."""
-    if base is None or os.fspath(base) == HOST:
+    if stored is None and (base is None or os.fspath(base) == HOST):
         start = _existing_directory(Path.cwd() if workspace is None else workspace)
         if base is None and is_root_file_system(start):
             return Base(kind=BaseKind.DIRECTORY, path=start), "/"
         return _host_base(layout, start), os.fspath(start)
-    if os.path.sep in os.fspath(base):
-        root = _existing_directory(base)
+    inside = "/" if workspace is None else os.fspath(workspace)
+    if stored is not None:
+        root = layout.base(stored.id)
+        inside = inside if workspace is not None else stored.config.workdir or "/"
+    else:
+        root = _existing_directory(base or "")
         if not is_root_file_system(root):
             raise UsageError(f"{root} is not a root file system", hint="it needs at least bin/sh and etc")
-    else:
-        root = layout.base(parse_name("base", os.fspath(base)))
-        if not root.is_dir():
-            raise NotFound("base", os.fspath(base), hint="use 'host' or the path of a root file system")
-    inside = "/" if workspace is None else os.fspath(workspace)
     if not os.path.isabs(inside):
         raise UsageError(f"{inside!r} is not an absolute path", hint=f"say where in {root} the shell starts")
-    if not os.path.isdir(f"{root}{inside}"):
+    if not _has_directory(root, inside):
         raise NotFound("directory", inside, hint=f"it must exist in {root}")
     return Base(kind=BaseKind.DIRECTORY, path=root), inside
+
+
+def _has_directory(root: Path, path: str) -> bool:
+    """Whether a root file system has a directory; its links lead where they will lead in a session."""
+    try:
+        with (
+            directory_root(root) as top,
+            top.found(path, follow=True) as found,
+            reopened(found, os.O_PATH | os.O_DIRECTORY),
+        ):
+            return True
+    except OSError:
+        return False
 
 
 def is_root_file_system(path: Path) -> bool:
@@ -54,7 +82,7 @@ def _existing_directory(path: str | Path) -> Path:
     except UnicodeEncodeError as error:
         raise UsageError(f"{os.fspath(path)!a} is not valid UTF-8", hint="rename the directory") from error
     resolved = Path(path).resolve()
-    if not resolved.is_dir():
+    if not os.fspath(path) or not resolved.is_dir():  # nothing is not the present directory
         raise NotFound("directory", os.fspath(path), hint="give the path of a directory that exists")
     return resolved
 
@@ -75,10 +103,8 @@ def _host_base(layout: Layout, start: Path) -> Base:
 def _matters(mount: MountEntry, layout: Layout, start: Path, mounts: list[MountEntry]) -> bool:
     if mount.path == "/" or _is_below(mount.path, os.fspath(layout.state_dir)):
         return False
-    if os.path.exists(
-        os.path.join(os.path.dirname(mount.path), "pool.json")
-    ):  # another state directory's pool
-        return False
+    if any((parent / "pool.json").exists() for parent in Path(mount.path).parents):
+        return False  # of another state directory
     if any(_is_below(mount.path, own) for own in _OWN_TREES):
         if _is_below(os.fspath(start), mount.path) and mount is _holding(start, mounts):
             raise UsageError(

@@ -17,19 +17,21 @@ from waypoint.model import (
     Base,
     BaseKind,
     BranchRecord,
+    CheckpointKind,
     CheckpointRecord,
     ExtraMount,
     OperationRecord,
     OperationStatus,
+    PortRecord,
     SessionRecord,
 )
-from waypoint.store.live import LiveCatalogue
+from waypoint.store.base_catalogue import BaseCatalogue
 from waypoint.store.settings import decode_settings, encode_settings
 
 __all__ = ["Catalogue"]
 
 
-class Catalogue(LiveCatalogue):
+class Catalogue(BaseCatalogue):
     """All of it."""
 
     # -- sessions
@@ -64,6 +66,8 @@ class Catalogue(LiveCatalogue):
 
     def forget_session(self, session_id: str) -> None:
         with self.transaction():
+            self._write("DELETE FROM ports WHERE session_id = ?", session_id)
+            self._write("DELETE FROM programs WHERE session_id = ?", session_id)
             self._write("DELETE FROM branches WHERE session_id = ?", session_id)
             self._write("DELETE FROM checkpoints WHERE session_id = ?", session_id)
             self._write("DELETE FROM sessions WHERE id = ?", session_id)
@@ -83,17 +87,19 @@ class Catalogue(LiveCatalogue):
     # -- branches
 
     def put_branch(self, branch: BranchRecord) -> None:
-        """Insert a branch, or give an existing one its new incarnation and head."""
+        """Insert a branch, or give an existing one its new incarnation and head, or let it rest."""
         self._write(
-            "INSERT INTO branches (session_id, name, incarnation, init_pid, head, created_at)"
-            " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, name) DO UPDATE SET"
-            " incarnation = excluded.incarnation, init_pid = excluded.init_pid, head = excluded.head",
+            "INSERT INTO branches (session_id, name, incarnation, init_pid, head, created_at, is_suspended)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, name) DO UPDATE SET"
+            " incarnation = excluded.incarnation, init_pid = excluded.init_pid, head = excluded.head,"
+            " is_suspended = excluded.is_suspended",
             branch.session_id,
             branch.name,
             branch.incarnation,
             branch.init_pid,
             branch.head,
             branch.created_at,
+            int(branch.is_suspended),
         )
 
     def set_head(self, session_id: str, branch: str, checkpoint_id: str) -> None:
@@ -105,25 +111,83 @@ class Catalogue(LiveCatalogue):
         )
 
     def remove_branch(self, session_id: str, name: str) -> None:
+        self._write("DELETE FROM ports WHERE session_id = ? AND branch = ?", session_id, name)
         self._write("DELETE FROM branches WHERE session_id = ? AND name = ?", session_id, name)
 
     def branches(self, session_id: str) -> list[BranchRecord]:
         rows = self._rows("SELECT * FROM branches WHERE session_id = ? ORDER BY created_at, name", session_id)
-        return [BranchRecord(**dict(row)) for row in rows]
+        return [_branch(row) for row in rows]
 
     def branch(self, session_id: str, name: str) -> BranchRecord:
         rows = self._rows("SELECT * FROM branches WHERE session_id = ? AND name = ?", session_id, name)
         if not rows:
             raise NotFound("branch", name, hint=f"waypoint list {session_id} shows the branches")
-        return BranchRecord(**dict(rows[0]))
+        return _branch(rows[0])
+
+    # -- ports of branches that the host's loopback leads to
+
+    def add_port(self, port: PortRecord) -> None:
+        """Raises AlreadyExists if the branch's port, or the host's, is used so already."""
+        self.branch(port.session_id, port.branch)
+        try:
+            self._write(
+                "INSERT INTO ports (session_id, branch, port, host_port) VALUES (?, ?, ?, ?)",
+                port.session_id,
+                port.branch,
+                port.port,
+                port.host_port,
+            )
+        except sqlite3.IntegrityError as error:
+            if "host_port" in str(error):
+                raise AlreadyExists("exposed port of the host", str(port.host_port)) from error
+            raise AlreadyExists("exposed port", f"{port.branch} {port.port}") from error
+
+    def remove_port(self, port: PortRecord) -> None:
+        self._write(
+            "DELETE FROM ports WHERE session_id = ? AND branch = ? AND port = ?",
+            port.session_id,
+            port.branch,
+            port.port,
+        )
+
+    def host_ports(self) -> set[int]:
+        """The ports of the host that lead to a branch of any session."""
+        return {int(row["host_port"]) for row in self._rows("SELECT host_port FROM ports")}
+
+    def ports(self, session_id: str) -> list[PortRecord]:
+        rows = self._rows("SELECT * FROM ports WHERE session_id = ? ORDER BY branch, port", session_id)
+        return [PortRecord(**dict(row)) for row in rows]
+
+    def live_ports(self, session_id: str) -> list[PortRecord]:
+        """Those of branches that are not suspended."""
+        live = {branch.name for branch in self.branches(session_id) if not branch.is_suspended}
+        return [port for port in self.ports(session_id) if port.branch in live]
+
+    # -- programs of the host that were saved or brought back
+
+    def note_programs(self, session_id: str, started: Mapping[int, int], boot: str) -> None:
+        """Remember processes by pid and the moment they were started, which together are theirs alone until a reboot."""
+        for pid, moment in started.items():
+            self._write(
+                "INSERT OR REPLACE INTO programs (session_id, pid, started, boot) VALUES (?, ?, ?, ?)",
+                session_id,
+                pid,
+                moment,
+                boot,
+            )
+
+    def programs(self, session_id: str, boot: str) -> dict[int, int]:
+        """When each was started, by pid."""
+        query = "SELECT pid, started FROM programs WHERE session_id = ? AND boot = ?"
+        return {row["pid"]: row["started"] for row in self._rows(query, session_id, boot)}
 
     # -- checkpoints
 
     def add_checkpoint(self, checkpoint: CheckpointRecord) -> None:
         try:
             self._write(
-                "INSERT INTO checkpoints (id, session_id, name, parent, branch, created_at, memory_bytes)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO checkpoints (id, session_id, name, parent, branch, created_at, memory_bytes, kind)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 checkpoint.id,
                 checkpoint.session_id,
                 checkpoint.name,
@@ -131,6 +195,7 @@ class Catalogue(LiveCatalogue):
                 checkpoint.branch,
                 checkpoint.created_at,
                 checkpoint.memory_bytes,
+                checkpoint.kind,
             )
         except sqlite3.IntegrityError as error:
             if "FOREIGN KEY" in str(error):
@@ -141,13 +206,13 @@ class Catalogue(LiveCatalogue):
         rows = self._rows(
             "SELECT * FROM checkpoints WHERE session_id = ? ORDER BY created_at, id", session_id
         )
-        return [CheckpointRecord(**dict(row)) for row in rows]
+        return [_checkpoint(row) for row in rows]
 
     def checkpoint(self, session_id: str, name: str) -> CheckpointRecord:
         rows = self._rows("SELECT * FROM checkpoints WHERE session_id = ? AND name = ?", session_id, name)
         if not rows:
             raise NotFound("checkpoint", name, hint=f"waypoint list {session_id} shows the checkpoints")
-        return CheckpointRecord(**dict(rows[0]))
+        return _checkpoint(rows[0])
 
     def has_name(self, session_id: str, name: str) -> bool:
         """Whether a branch or a checkpoint of the session has this name; they share one set of names."""
@@ -224,6 +289,16 @@ class Catalogue(LiveCatalogue):
         query = "SELECT * FROM operations WHERE session_id = ? AND kind = ? AND branch = ? ORDER BY id DESC LIMIT 1"
         return _operation(self._rows(query, session_id, kind, branch)[0])
 
+    def maker_of_branch(self, session_id: str, incarnation: str) -> OperationRecord | None:
+        """The operation that brought an incarnation to life."""
+        query = "SELECT * FROM operations WHERE session_id = ? AND incarnation = ? ORDER BY id LIMIT 1"
+        return next(map(_operation, self._rows(query, session_id, incarnation)), None)
+
+    def maker_of_checkpoint(self, checkpoint: CheckpointRecord) -> OperationRecord | None:
+        """The operation that saved a checkpoint; later ones may have restored it."""
+        query = "SELECT * FROM operations WHERE session_id = ? AND checkpoint = ? ORDER BY id LIMIT 1"
+        return next(map(_operation, self._rows(query, checkpoint.session_id, checkpoint.id)), None)
+
     def operations(self, session_id: str) -> list[OperationRecord]:
         rows = self._rows("SELECT * FROM operations WHERE session_id = ? ORDER BY id", session_id)
         return [_operation(row) for row in rows]
@@ -240,6 +315,16 @@ def _session(row: sqlite3.Row) -> SessionRecord:
         is_open=bool(row["is_open"]),
         settings=decode_settings(row["settings"]),
     )
+
+
+def _branch(row: sqlite3.Row) -> BranchRecord:
+    fields = dict(row)
+    return BranchRecord(**{**fields, "is_suspended": bool(fields["is_suspended"])})
+
+
+def _checkpoint(row: sqlite3.Row) -> CheckpointRecord:
+    fields = dict(row)
+    return CheckpointRecord(**{**fields, "kind": CheckpointKind(fields["kind"])})
 
 
 def _operation(row: sqlite3.Row) -> OperationRecord:

@@ -41,6 +41,27 @@ _MIGRATIONS = (
     CREATE INDEX operations_of_session ON operations (session_id);
     """,
     "ALTER TABLE sessions ADD COLUMN settings TEXT NOT NULL DEFAULT '{}'",
+    """
+    CREATE TABLE ports (
+        session_id TEXT NOT NULL REFERENCES sessions(id), branch TEXT NOT NULL, port INTEGER NOT NULL,
+        host_port INTEGER NOT NULL UNIQUE, PRIMARY KEY (session_id, branch, port)
+    ) STRICT
+    """,
+    """
+    CREATE TABLE bases (
+        id TEXT PRIMARY KEY, created_at REAL NOT NULL, size_bytes INTEGER NOT NULL, source TEXT NOT NULL,
+        config TEXT NOT NULL, image TEXT
+    ) STRICT;
+    CREATE TABLE base_names (name TEXT PRIMARY KEY, base_id TEXT NOT NULL REFERENCES bases(id)) STRICT
+    """,
+    "ALTER TABLE checkpoints ADD COLUMN kind TEXT NOT NULL DEFAULT 'full'",
+    "ALTER TABLE branches ADD COLUMN is_suspended INTEGER NOT NULL DEFAULT 0",
+    """
+    CREATE TABLE programs (
+        session_id TEXT NOT NULL REFERENCES sessions(id), pid INTEGER NOT NULL, started INTEGER NOT NULL,
+        boot TEXT NOT NULL, PRIMARY KEY (session_id, pid)
+    ) STRICT
+    """,
 )
 
 
@@ -72,9 +93,12 @@ class Database:
     def close(self) -> None:
         self._db.close()
 
-    def transaction(self) -> _Transaction:
-        """A block whose writes become visible together, or not at all."""
-        return _Transaction(self._lock, self._db)
+    def transaction(self, *, survives_power_failure: bool = False) -> _Transaction:
+        """A block whose writes become visible together, or not at all.
+
+        If it is to survive a power failure, so will all that was written before.
+        """
+        return _Transaction(self._lock, self._db, survives_power_failure)
 
     def _rows(self, query: str, *values: object) -> list[sqlite3.Row]:
         with self._lock:
@@ -108,13 +132,16 @@ class Database:
 
 
 class _Transaction:
-    def __init__(self, lock: threading.RLock, db: sqlite3.Connection) -> None:
+    def __init__(self, lock: threading.RLock, db: sqlite3.Connection, is_synced: bool) -> None:
         self._lock = lock
         self._db = db
+        self._is_synced = is_synced
 
     def __enter__(self) -> None:
         self._lock.acquire()
         try:
+            if self._is_synced:
+                self._db.execute("PRAGMA synchronous = FULL")
             self._db.execute("BEGIN IMMEDIATE")
         except BaseException as error:
             self._end()
@@ -134,6 +161,8 @@ class _Transaction:
         try:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
+            if self._is_synced:
+                self._db.execute("PRAGMA synchronous = NORMAL")
         finally:
             self._lock.release()
 

@@ -16,8 +16,15 @@ class LayerDriver(Protocol):
 
     name: str
 
-    def create(self, layer: Path) -> None:
-        """Make an empty layer."""
+    def create(self, layer: Path, numbers: Path | None = None) -> None:
+        """Make an empty layer; with ``numbers``, one over a tree that was given to :meth:`number_after`."""
+
+    def number_after(self, tree: Path, numbers: Path) -> None:
+        """See to it that no file of a layer created with ``numbers`` from now on has the inode number of one in ``tree``.
+
+        The kernel takes a tree of the pool and a layer above it for one file system, and shows their numbers as they are.
+        Two files of one number are the same to ``cp`` and ``find``.
+        """
 
     def capture(self, layer: Path, target: Path) -> None:
         """Save ``layer``, whose overlay is mounted and whose processes are stopped, as ``target``."""

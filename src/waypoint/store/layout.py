@@ -6,7 +6,9 @@ from pathlib import Path
 
 from waypoint.store.live import catalogue_path, facts_path, lock_path, root_path
 
-__all__ = ["Layout", "new_id"]
+__all__ = ["WORK", "Layout", "new_id"]
+
+WORK = "work"
 
 
 def new_id(nbytes: int = 6) -> str:
@@ -56,8 +58,16 @@ class Layout:
         """The link that people follow to the live files of a branch; stable across restores."""
         return self.session(session_id) / branch
 
+    def work_directory(self, session_id: str) -> Path:
+        """Where the host has the workspace of ``main`` mounted, in a session that wants it and names no other place."""
+        return self.session(session_id) / WORK
+
     def mount(self, incarnation: str) -> Path:
         return Path(root_path(str(self.state_dir), incarnation))
+
+    def shared(self, incarnation: str) -> Path:
+        """Where a branch's volumes and secrets are mounted on the host, one entry each."""
+        return self.state_dir / "shared" / incarnation
 
     def layer(self, incarnation: str) -> Path:
         """The branch's own changes: ``upper`` and ``work`` of its overlay."""
@@ -69,6 +79,22 @@ class Layout:
     def checkpoint_layer(self, checkpoint_id: str) -> Path:
         return self.checkpoint(checkpoint_id) / "files"
 
+    def checkpoint_room(self, checkpoint_id: str) -> Path:
+        """How much of the disk limit was left, if the session has one."""
+        return self.checkpoint(checkpoint_id) / "room"
+
+    def checkpoint_mounts(self, checkpoint_id: str) -> Path:
+        """Where other file systems of the host were in the branch, if its base has some."""
+        return self.checkpoint(checkpoint_id) / "mounts.json"
+
+    def checkpoint_program(self, checkpoint_id: str) -> Path:
+        """Which program of the host is saved, in a checkpoint that has one."""
+        return self.checkpoint(checkpoint_id) / "program.json"
+
+    def program_aside(self, incarnation: str) -> Path:
+        """A program of the host that a restore has ended, until the restore has succeeded."""
+        return self.pool / "programs" / incarnation
+
     def images(self, checkpoint_id: str) -> Path:
         return self.checkpoint(checkpoint_id) / "images"
 
@@ -76,5 +102,22 @@ class Layout:
         """Our init as it is put into branches; on the pool so that each copy is only a reference."""
         return self.pool / "init" / digest
 
-    def base(self, name: str) -> Path:
-        return self.pool / "bases" / name
+    def base(self, base_id: str) -> Path:
+        return self.pool / "bases" / base_id
+
+    def is_stored_base(self, path: Path) -> bool:
+        return path.parent == self.base("")
+
+    @property
+    def numbers(self) -> Path:
+        """What layers over bases of the pool begin as: empty, but its files are numbered after those of all bases."""
+        return self.pool / "numbers"
+
+    def base_draft(self, draft: str) -> Path:
+        """A base that is being made."""
+        return self.pool / "drafts" / draft
+
+    @property
+    def image_store(self) -> Path:
+        """The images from which bases are built and exported; private to this state directory."""
+        return self.pool / "images"

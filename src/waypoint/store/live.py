@@ -9,14 +9,22 @@ from __future__ import annotations
 import os
 import time
 
-from waypoint.errors import NotFound, NotPermitted, PoolNotReady
+from waypoint.errors import NotFound, NotPermitted, PoolNotReady, Suspended
 from waypoint.store.database import Database
 
 TYPE_CHECKING = False  # see waypoint.errors
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["LiveCatalogue", "catalogue_path", "facts_path", "lock_path", "require_set_up", "root_path"]
+__all__ = [
+    "LiveCatalogue",
+    "catalogue_path",
+    "facts_path",
+    "limits_path",
+    "lock_path",
+    "require_set_up",
+    "root_path",
+]
 
 SESSION_PREFIX_MIN = 4
 
@@ -32,6 +40,11 @@ def facts_path(state_dir: str) -> str:
 
 def lock_path(state_dir: str, name: str) -> str:
     return f"{state_dir}/locks/{name}"
+
+
+def limits_path(state_dir: str, incarnation: str) -> str:
+    """Which limits a live branch has that can be reached; there is no such file if it has none."""
+    return f"{state_dir}/limits/{incarnation}"
 
 
 def root_path(state_dir: str, incarnation: str) -> str:
@@ -60,12 +73,16 @@ class LiveCatalogue(Database):
         return str(rows[0]["id"])
 
     def incarnation(self, session_id: str, branch: str) -> str:
-        """The present incarnation of a branch."""
+        """The present incarnation of a branch. Raises Suspended if it has none."""
         rows = self._rows(
-            "SELECT incarnation FROM branches WHERE session_id = ? AND name = ?", session_id, branch
+            "SELECT incarnation, is_suspended FROM branches WHERE session_id = ? AND name = ?",
+            session_id,
+            branch,
         )
         if not rows:
             raise NotFound("branch", branch, hint=f"waypoint list {session_id} shows the branches")
+        if rows[0]["is_suspended"]:
+            raise Suspended(session_id, branch)
         return str(rows[0]["incarnation"])
 
     def workspace(self, session_id: str) -> str:

@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 ASK_AGAIN_S = 0.02
 
-# The separator is one that names cannot hold.
-__all__ = ["attendant_lock", "branch_lock", "gate_lock", "locked", "terminal_lock"]
+__all__ = ["attendant_lock", "branch_lock", "forwarder_lock", "gate_lock", "locked", "terminal_lock"]
+
+
+# The names of locks have separators that names of branches and terminals cannot hold. What is of a session and not of one of
+# its branches stands where an empty name of a branch would.
 
 
 def branch_lock(session_id: str, branch: str) -> str:
@@ -34,7 +37,12 @@ def branch_lock(session_id: str, branch: str) -> str:
 
 def attendant_lock(session_id: str) -> str:
     """Held by the background process of a session that may ask for its own snapshots."""
-    return f"{session_id}:attendant"
+    return f"{session_id}::attendant"
+
+
+def forwarder_lock(session_id: str) -> str:
+    """Held by the background process that leads ports of the host to ports of a session's branches."""
+    return f"{session_id}::forwarder"
 
 
 def gate_lock(session_id: str, branch: str) -> str:

@@ -20,9 +20,12 @@ class OverlayLayers:
 
     name = "overlay"
 
-    def create(self, layer: Path) -> None:
+    def create(self, layer: Path, numbers: Path | None = None) -> None:
         (layer / "upper").mkdir(parents=True, mode=0o755)
         (layer / "work").mkdir(mode=0o755)
+
+    def number_after(self, tree: Path, numbers: Path) -> None:
+        """All are directories of one file system, which numbers its files."""
 
     def capture(self, layer: Path, target: Path) -> None:
         # The work directory belongs to the mounted overlay; a restored branch gets a fresh one.

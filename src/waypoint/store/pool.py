@@ -18,14 +18,16 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from waypoint.errors import AbilityMissing, Busy, NotPermitted, PoolNotReady, StoreError
 from waypoint.kernel.btrfs import create_subvolume
 from waypoint.kernel.filesystem import btrfs_uuid, grow_btrfs, make_btrfs, make_sparse_file, read_superblock
+from waypoint.kernel.holders import mount_holders, processes_below
 from waypoint.kernel.loop import attached_loop, find_loop, refresh_capacity
+from waypoint.kernel.mounts import read_mounts
 from waypoint.kernel.syscalls import MS_NOATIME, MS_NODEV, MS_NOSUID, mount, unmount
 from waypoint.store.lock import locked
 from waypoint.store.pool_record import Pool, PoolKind, read_record, record_path, write_record
@@ -55,6 +57,9 @@ MOUNT_FLAGS = MS_NOATIME | MS_NOSUID | MS_NODEV
 MOUNT_OPTIONS = "discard=async"  # gives the space of deleted checkpoints back to the host
 DIRECT_IO = True
 RELEASE_TIMEOUT_S = 2.0  # a scanner such as udev may hold the device a moment after the unmount
+CLOSE_TIMEOUT_S = (
+    30.0  # the kernel may have to write out much before it lets go of a pool that nobody has any more
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,21 +145,37 @@ def unmount_pool(state_dir: Path) -> None:
     if pool is None or pool.kind is not PoolKind.LOOP:
         return
     with _locked(state_dir):
-        busy = Busy(
-            f"the pool at {pool.root} is in use",
-            hint="end its sessions first: waypoint list, waypoint cleanup",
-        )
+        devices = _devices(pool)
         while _is_mounted(pool):
             try:
                 unmount(pool.root)
             except OSError as error:
                 if error.errno == errno.EBUSY:
-                    raise busy from error
+                    raise _in_use(pool) from error
                 raise
-        # The overlay of a live branch keeps the file system alive without keeping its mount point busy.
-        if not _wait_until_released(pool):
+        # The overlay of a live branch keeps the file system alive without keeping its mount point busy, and
+        # so does a mount namespace that was made while it was mounted.
+        if not _wait_until_released(pool, devices):
             _mount_if_needed(pool)
-            raise busy
+            raise _in_use(pool)
+
+
+def _in_use(pool: Pool) -> Busy:
+    root = os.fspath(pool.root)
+    holders = [*processes_below([root]), *(one for device in _devices(pool) for one in mount_holders(device))]
+    if not holders:
+        hint = "end its sessions first: waypoint list, waypoint cleanup"
+    else:
+        hint = "it can be unmounted when these have ended: " + "; ".join(
+            f"pid {holder.pid} ({holder.name}) {holder.what}" for holder in holders
+        )
+    return Busy(f"the pool at {root} is in use", hint=hint)
+
+
+def _devices(pool: Pool) -> list[str]:
+    """Where it is mounted from, as mountinfo numbers it; none if it is not."""
+    root = os.fspath(pool.root)
+    return [mount.device for mount in read_mounts() if mount.path == root]
 
 
 def pool_usage(pool: Pool) -> PoolUsage:
@@ -282,13 +303,22 @@ def _mount(device: Path, pool: Pool) -> None:
     pool.root.chmod(0o700)
 
 
-def _wait_until_released(pool: Pool) -> bool:
-    deadline = time.monotonic() + RELEASE_TIMEOUT_S
+def _wait_until_released(pool: Pool, devices: Sequence[str]) -> bool:
+    began = time.monotonic()
     while find_loop(pool.image) is not None:
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > CLOSE_TIMEOUT_S or (waited > RELEASE_TIMEOUT_S and _is_in_use(pool, devices)):
             return False
         time.sleep(0.01)  # the kernel has no event for this
     return True
+
+
+def _is_in_use(pool: Pool, devices: Sequence[str]) -> bool:
+    """Whether a branch is mounted, or another mount namespace shows the pool."""
+    state_dir = f"{pool.state_dir}/"
+    return any(mount.path.startswith(state_dir) for mount in read_mounts()) or any(
+        map(mount_holders, devices)
+    )
 
 
 def _locked(state_dir: Path) -> locked:
