@@ -7,12 +7,15 @@ import errno
 import os
 import select
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from waypoint.errors import AbilityMissing, EngineError
 
-__all__ = ["Cgroup", "find_cgroup2"]
+__all__ = ["Cgroup", "find_cgroup2", "remove_group"]
 
+FREEZE_TIMEOUT_S = 10.0
 KILL_TIMEOUT_S = 10.0  # a task in uninterruptible disk sleep can hold this up
 
 
@@ -26,6 +29,28 @@ def find_cgroup2(mountinfo: str | None = None) -> Path:
         if right.startswith("cgroup2 "):
             return Path(left.split(" ")[4])
     raise AbilityMissing("cgroup v2 is not mounted", hint="mount -t cgroup2 cgroup2 /sys/fs/cgroup")
+
+
+def remove_group(path: Path) -> None:
+    """Remove a directory of any cgroup tree whose members have ended; done already is fine."""
+    _remove_group(path, lambda: None)
+
+
+def _remove_group(path: Path, empty: Callable[[], None]) -> None:
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while True:
+        empty()
+        try:
+            path.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            # The last zombie may still be on its way out after `populated` turned 0.
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+            os.sched_yield()
+        else:
+            return
 
 
 class Cgroup:
@@ -48,42 +73,53 @@ class Cgroup:
         """The pids of its processes, as the host sees them."""
         return [int(pid) for pid in (self.path / "cgroup.procs").read_text().split()]
 
+    def begin_freeze(self) -> None:
+        """Let the members stop, without waiting until they have."""
+        (self.path / "cgroup.freeze").write_text("1")
+
+    def await_frozen(self) -> None:
+        """Wait until all members have stopped."""
+        self._wait_until("frozen 1", FREEZE_TIMEOUT_S, "did not stop")
+
+    def thaw(self) -> None:
+        """Let members go on that were frozen. Running already, or gone, is fine."""
+        with _unless_gone():
+            (self.path / "cgroup.freeze").write_text("0")
+
+    def begin_kill(self) -> None:
+        """Kill every member without waiting for their end; a cgroup that does not exist has none."""
+        with _unless_gone():
+            (self.path / "cgroup.kill").write_text("1")
+
     def kill(self) -> None:
         """Kill every member and wait until the kernel says that none is left."""
-        try:
-            (self.path / "cgroup.kill").write_text("1")
-            self._wait_until_empty()
-        except OSError as error:
-            if error.errno not in (errno.ENOENT, errno.ENODEV):  # someone else has removed it meanwhile
-                raise
+        self.begin_kill()
+        with _unless_gone():
+            self._wait_until("populated 0", KILL_TIMEOUT_S, "did not die")
 
     def remove(self) -> None:
         """Kill the members and remove the directory; done already is fine."""
-        self.kill()
-        deadline = time.monotonic() + KILL_TIMEOUT_S
-        while True:
-            try:
-                self.path.rmdir()
-            except FileNotFoundError:
-                return
-            except OSError as error:
-                # The last zombie may still be on its way out after `populated` turned 0.
-                if error.errno != errno.EBUSY or time.monotonic() > deadline:
-                    raise
-                os.sched_yield()
-            else:
-                return
+        # Again and again: one that a command which died had just told to enter may come after the others are dead.
+        _remove_group(self.path, self.kill)
 
-    def _wait_until_empty(self) -> None:
-        deadline = time.monotonic() + KILL_TIMEOUT_S
+    def _wait_until(self, state: str, timeout_s: float, complaint: str) -> None:
+        deadline = time.monotonic() + timeout_s
         with open(self.path / "cgroup.events") as events:
             poll = select.poll()
             poll.register(events, select.POLLPRI)  # the kernel signals each change of the file so
-            while "populated 0" not in events.read():
+            while state not in events.read():
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise EngineError(
-                        f"processes of {self.path.name} did not die within {KILL_TIMEOUT_S:g} s"
-                    )
+                    raise EngineError(f"processes of {self.path.name} {complaint} within {timeout_s:g} s")
                 poll.poll(left * 1000)
                 events.seek(0)
+
+
+@contextmanager
+def _unless_gone() -> Iterator[None]:
+    """Someone else may have removed the cgroup meanwhile, and its members have ended with it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENODEV):
+            raise

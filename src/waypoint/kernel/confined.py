@@ -13,12 +13,14 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from waypoint.errors import CopyFailed
 from waypoint.kernel.cgroup import Cgroup
 from waypoint.kernel.syscalls import (
     RESOLVE_IN_ROOT,
     RESOLVE_NO_MAGICLINKS,
+    RESOLVE_NO_XDEV,
     file_system_type,
     openat2,
 )
@@ -26,8 +28,12 @@ from waypoint.kernel.syscalls import (
 __all__ = [
     "Place",
     "Root",
+    "closing",
+    "directory_root",
+    "holds_secrets",
     "host_root",
     "is_directory",
+    "is_mount_point",
     "is_of_the_kernel",
     "list_directory",
     "naming",
@@ -38,12 +44,14 @@ __all__ = [
     "status_of",
 ]
 
+_CONFINED = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS
 _TRIES = 100  # the kernel gives up on a path with `..` in it while something else is being renamed
 
 # proc, sysfs, cgroup2, devpts, debugfs, tracefs, securityfs, bpf
 _KERNEL_FILE_SYSTEMS = frozenset(
     {0x9FA0, 0x62656572, 0x63677270, 0x1CD1, 0x64626720, 0x74726163, 0x73636673, 0xCAFE4A11}
 )
+_RAMFS = 0x858458F6
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,7 @@ class Root:
     def found(self, path: str, *, follow: bool = False) -> Iterator[int]:
         """What is at ``path``, as a descriptor that only names it: nothing is opened by that."""
         with naming(self.shown(path)):
-            fd = self._open(path, os.O_PATH if follow else os.O_PATH | os.O_NOFOLLOW)
+            fd = self.open(path, os.O_PATH if follow else os.O_PATH | os.O_NOFOLLOW)
         try:
             yield fd
         finally:
@@ -117,7 +125,7 @@ class Root:
         """The deepest directory of a path that is there, opened, and the names that are missing below it."""
         for count in range(len(parts), -1, -1):
             try:
-                found = self._open("/" + "/".join(parts[:count]), os.O_PATH | os.O_DIRECTORY)
+                found = self.open("/" + "/".join(parts[:count]), os.O_PATH | os.O_DIRECTORY)
             except FileNotFoundError:
                 continue
             missing = tuple(parts[count:])
@@ -131,7 +139,8 @@ class Root:
             return directory, missing
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
 
-    def _open(self, path: str, flags: int) -> int:
+    def open(self, path: str, flags: int) -> int:
+        """Open what exists at ``path``; the descriptor is close-on-exec."""
         for _ in range(_TRIES):
             try:
                 return openat2(self.fd, path, flags, self.resolve)
@@ -143,8 +152,18 @@ class Root:
 @contextmanager
 def host_root() -> Iterator[Root]:
     """The host's files, by the caller's own paths: links on the way are followed as usual."""
-    with _closing(os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
+    with closing(os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         yield Root(fd, "", 0)
+
+
+@contextmanager
+def directory_root(directory: Path, label: str | None = None, *, resolve: int = 0) -> Iterator[Root]:
+    """A directory that is somebody's root file system: its links are followed as they will be there.
+
+    With ``resolve`` they are held to that as well: RESOLVE_NO_SYMLINKS follows none.
+    """
+    with closing(os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
+        yield Root(fd, os.fspath(directory) if label is None else label, _CONFINED | resolve)
 
 
 @contextmanager
@@ -154,13 +173,13 @@ def process_root(pid: int, cgroup: Cgroup, label: str) -> Iterator[Root]:
         process = os.open(f"/proc/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError as error:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from error
-    with _closing(process):
+    with closing(process):
         # Asked after the directory was opened: it stays that of the process that had the pid then.
         if not cgroup.is_populated() or pid not in cgroup.members():
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
         root = os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=process)
-    with _closing(root):
-        yield Root(root, label, RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+    with closing(root):
+        yield Root(root, label, _CONFINED)
 
 
 @contextmanager
@@ -177,21 +196,21 @@ def naming(shown: str) -> Iterator[None]:
 @contextmanager
 def opened(directory: int, name: str, flags: int, mode: int = 0) -> Iterator[int]:
     """An entry of an open directory; a link is not followed."""
-    with _closing(os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=directory)) as fd:
+    with closing(os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=directory)) as fd:
         yield fd
 
 
 @contextmanager
 def opened_directory(directory: int, name: str) -> Iterator[int]:
     """A directory in an open directory; a link to one is not followed."""
-    with _closing(_open_directory(directory, name)) as fd:
+    with closing(_open_directory(directory, name)) as fd:
         yield fd
 
 
 @contextmanager
 def reopened(found: int, flags: int) -> Iterator[int]:
     """Open what a descriptor of :meth:`Root.found` names; it cannot have become something else since."""
-    with _closing(_reopen(found, flags)) as fd:
+    with closing(_reopen(found, flags)) as fd:
         yield fd
 
 
@@ -217,10 +236,26 @@ def is_of_the_kernel(fd: int) -> bool:
     return file_system_type(fd) in _KERNEL_FILE_SYSTEMS
 
 
+def holds_secrets(fd: int) -> bool:
+    """Whether an open file lies where the secrets of a branch are: nothing else in it is on a ramfs."""
+    return file_system_type(fd) == _RAMFS
+
+
 def is_directory(directory: int, name: str) -> bool:
     """Whether an entry of an open directory is one itself; a link to one is not."""
     status = status_of(directory, name)
     return status is not None and stat.S_ISDIR(status.st_mode)
+
+
+def is_mount_point(directory: int, name: str) -> bool:
+    """Whether something is mounted on an entry of an open directory."""
+    try:
+        os.close(openat2(directory, name, os.O_PATH | os.O_NOFOLLOW, RESOLVE_NO_XDEV))
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            return True
+        raise
+    return False
 
 
 def _open_directory(directory: int, name: str) -> int:
@@ -235,7 +270,8 @@ def _reopen(found: int, flags: int) -> int:
 
 
 @contextmanager
-def _closing(fd: int) -> Iterator[int]:
+def closing(fd: int) -> Iterator[int]:
+    """A descriptor for the length of the block."""
     try:
         yield fd
     finally:

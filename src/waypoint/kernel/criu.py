@@ -25,12 +25,14 @@ from waypoint.kernel.criu_images import (
     DumpStatistics,
     mend_controlling_terminals,
     mend_foreground_groups,
+    mend_foreign_terminals,
     read_dump_statistics,
+    terminals_of_init,
 )
 from waypoint.kernel.process import CLEAN_ENV, Popen, TimeoutExpired, run_tool, spawn
 from waypoint.kernel.protobuf import Field, decode, encode
 
-__all__ = ["Criu", "CriuFailed", "digest_log"]
+__all__ = ["Criu", "CriuFailed", "bind_options", "digest_log"]
 
 ANSWER_TIMEOUT_S = 600.0  # writing tens of gigabytes of memory takes minutes; silence beyond this is a hang
 EXIT_TIMEOUT_S = 30.0
@@ -45,11 +47,22 @@ _RESP_TYPE, _RESP_SUCCESS, _RESP_RESTORE, _RESP_NOTIFY = 1, 2, 4, 5
 _NOTIFY_SCRIPT, _NOTIFY_PID = 1, 2
 _TYPE_DUMP, _TYPE_RESTORE, _TYPE_NOTIFY = 1, 2, 6
 _OPT_IMAGES_FD, _OPT_PID, _OPT_LEAVE_RUNNING, _OPT_EXT_UNIX_SK, _OPT_TCP_ESTABLISHED = 1, 2, 3, 4, 5
-_OPT_FILE_LOCKS, _OPT_LOG_LEVEL, _OPT_LOG_FILE, _OPT_NOTIFY_SCRIPTS, _OPT_ROOT = 8, 9, 10, 12, 13
+_OPT_SHELL_JOB, _OPT_FILE_LOCKS, _OPT_LOG_LEVEL, _OPT_LOG_FILE, _OPT_NOTIFY_SCRIPTS, _OPT_ROOT = (
+    7,
+    8,
+    9,
+    10,
+    12,
+    13,
+)
+_OPT_INHERIT = 27
 _OPT_WORK_FD, _OPT_LINK_REMAP, _OPT_CGROUPS_MODE, _OPT_GHOST_LIMIT, _OPT_EXTERNAL = 17, 18, 34, 35, 37
-_OPT_NETWORK_LOCK = 64
+_OPT_SKIP_IN_FLIGHT, _OPT_TCP_CLOSE, _OPT_NETWORK_LOCK = 46, 52, 64
 _CGROUPS_IGNORE, _NETWORK_LOCK_SKIP = 0, 3
 _LOG_ERRORS_AND_WARNINGS = 2
+
+_PRIVATE_RUN = "WAYPOINT_PRIVATE_RUN"  # native/preload/roots.c
+_TERMINALS = "WAYPOINT_TERMINALS"  # native/preload/terminals.c
 
 _LOG_ERROR = re.compile(r"^(?:\([\d.]+\))?\s*(?:\d+:\s*)?Error \([^)]*\): (.*)$")
 # Said at every start where root lacks CAP_SYS_RESOURCE; CRIU goes on.
@@ -121,7 +134,8 @@ class Criu:
         any runs again. The descriptors in ``hold`` stay open until CRIU has ended, even if we die. However this
         ends, the tree runs again.
         """
-        fields: list[Field] = [(_OPT_PID, pid), (_OPT_LEAVE_RUNNING, True)]
+        # A connection that its server has not accepted yet cannot be saved: it is in no checkpoint.
+        fields: list[Field] = [(_OPT_PID, pid), (_OPT_LEAVE_RUNNING, True), (_OPT_SKIP_IN_FLIGHT, True)]
         _, statistics = self._call(
             _TYPE_DUMP,
             fields,
@@ -143,24 +157,98 @@ class Criu:
         images: Path,
         work: Path,
         root: Path,
-        cgroup: Path,
+        cgroups: Sequence[Path],
+        network: int | None = None,
+        close_connections: bool = False,
         external: Sequence[str] = (),
+        binds: Sequence[tuple[Path, Path]] = (),
+        on_begin: Callable[[], None] | None = None,
         on_restored: Callable[[int], None],
     ) -> int:
-        """Bring the tree in ``images`` back to life on ``root``, in a network of its own; return its pid.
+        """Bring the tree in ``images`` back to life on ``root``, in that network namespace and in the ``cgroups``,
+        in which CRIU itself works meanwhile; return its pid.
 
-        ``on_restored`` is called with the pid before any task runs.
+        ``root`` must be a mount; ``binds``, each a directory and where it is to be seen, are made for CRIU alone.
+        Without a network namespace it gets a new one. With ``close_connections``, no TCP connection comes back: its
+        descriptor is there, and closed. ``on_begin`` is called before anything is made, ``on_restored`` with the pid
+        before any task runs.
         """
         pid, _ = self._call(
             _TYPE_RESTORE,
-            [],
+            [(_OPT_TCP_CLOSE, True)] if close_connections else [],
             images=images,
             work=work,
             root=root,
             external=external,
-            place=("--net", "new", "--cgroup", os.fspath(cgroup)),
-            hold=(),
-            on_notify={"post-restore": on_restored},
+            place=(
+                *("--net", "new" if network is None else f"/proc/self/fd/{network}"),
+                *(f"--cgroup={group}" for group in cgroups),
+                *bind_options(binds),
+            ),
+            hold=() if network is None else (network,),
+            env={_TERMINALS: terminals_of_init(images)},
+            on_notify={
+                "pre-restore": lambda _pid: None if on_begin is None else on_begin(),
+                "post-restore": on_restored,
+            },
+        )
+        return pid
+
+    def dump_foreign(
+        self,
+        pid: int,
+        *,
+        images: Path,
+        work: Path,
+        leave_running: bool,
+        external: Sequence[str] = (),
+        hold: Sequence[int] = (),
+        on_saved: Callable[[], None] | None = None,
+    ) -> DumpStatistics:
+        """Save a tree that lives in our own namespaces; it runs on, or it is killed once it is saved.
+
+        ``external`` names what restore_foreign() is given in its place; ``hold`` and ``on_saved`` are as for dump().
+        """
+        _, statistics = self._call(
+            _TYPE_DUMP,
+            [(_OPT_PID, pid), (_OPT_LEAVE_RUNNING, leave_running), (_OPT_SHELL_JOB, True)],
+            images=images,
+            work=work,
+            root=None,
+            external=external,
+            place=("--net", f"/proc/{pid}/ns/net"),
+            hold=hold,
+            on_notify={} if on_saved is None else {"post-dump": lambda _pid: on_saved()},
+        )
+        mend_foreign_terminals(images)
+        return statistics
+
+    def restore_foreign(
+        self,
+        *,
+        images: Path,
+        work: Path,
+        cgroup: Path | None,
+        inherited: Mapping[str, int] | None = None,
+    ) -> int:
+        """Bring such a tree back, with the same pids, which must be free; return that of its root.
+
+        ``inherited`` are descriptors for what was external when it was saved.
+        """
+        given = dict(inherited or {})
+        pid, _ = self._call(
+            _TYPE_RESTORE,
+            [
+                (_OPT_SHELL_JOB, True),
+                *((_OPT_INHERIT, encode([(1, key), (2, fd)])) for key, fd in given.items()),
+            ],
+            images=images,
+            work=work,
+            root=None,
+            external=(),
+            place=() if cgroup is None else ("--cgroup", os.fspath(cgroup)),
+            hold=tuple(given.values()),
+            on_notify={},
         )
         return pid
 
@@ -171,10 +259,11 @@ class Criu:
         *,
         images: Path,
         work: Path,
-        root: Path,
+        root: Path | None,
         external: Sequence[str],
         place: Sequence[str],
         hold: Sequence[int],
+        env: Mapping[str, str] | None = None,
         on_notify: Mapping[str, Callable[[int], None]],
     ) -> tuple[int, DumpStatistics]:
         log_file = work / "criu.log"
@@ -186,18 +275,25 @@ class Criu:
             raise
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
+            # The place for what CRIU knows of the kernel takes a mount namespace, and without a root CRIU has to
+            # be in that of the tree.
+            kdat = () if root is None else ("--kdat", os.fspath(self.kdat))
             command = (
                 os.fspath(self.launcher),
-                *("enter", *place, "--kdat", os.fspath(self.kdat), "--"),
+                *("enter", *place, *kdat, "--"),
                 *(*self.command, "swrk", str(theirs.fileno())),
             )
             with open(work / "criu.out", "wb") as out:
-                env = {**CLEAN_ENV, "LD_PRELOAD": os.fspath(self.preload)}
-                worker = spawn(command, stdout=out, stderr=out, env=env, pass_fds=(theirs.fileno(), *hold))
+                environment = {**CLEAN_ENV, "LD_PRELOAD": os.fspath(self.preload), **(env or {})}
+                if kdat:
+                    environment[_PRIVATE_RUN] = "1"
+                fds = (theirs.fileno(), *hold)
+                worker = spawn(command, stdout=out, stderr=out, env=environment, pass_fds=fds)
             theirs.close()
             options = encode(
                 [
-                    *((_OPT_IMAGES_FD, images_fd), (_OPT_WORK_FD, work_fd), (_OPT_ROOT, os.fspath(root))),
+                    *((_OPT_IMAGES_FD, images_fd), (_OPT_WORK_FD, work_fd)),
+                    *(() if root is None else ((_OPT_ROOT, os.fspath(root)),)),
                     *((_OPT_LOG_LEVEL, _LOG_ERRORS_AND_WARNINGS), (_OPT_LOG_FILE, log_file.name)),
                     *((_OPT_EXT_UNIX_SK, True), (_OPT_TCP_ESTABLISHED, True), (_OPT_FILE_LOCKS, True)),
                     *((_OPT_LINK_REMAP, True), (_OPT_GHOST_LIMIT, GHOST_LIMIT_BYTES)),
@@ -226,6 +322,14 @@ class Criu:
         restored = answer.get(_RESP_RESTORE, b"")
         pid = decode(restored).get(1, 0) if isinstance(restored, bytes) else 0
         return int(pid), read_dump_statistics(work / "stats-dump") if kind == _TYPE_DUMP else _NO_STATISTICS
+
+
+def bind_options(binds: Sequence[tuple[Path, Path]]) -> list[str]:
+    """How our launcher is told to make mounts that only the program sees that it starts."""
+    words: list[str] = []
+    for source, target in binds:
+        words += ["--bind", os.fspath(source), "--to", os.fspath(target)]
+    return words
 
 
 _NO_STATISTICS = DumpStatistics(pause_ms=0.0)

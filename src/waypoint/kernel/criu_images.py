@@ -9,22 +9,39 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from waypoint.kernel.protobuf import decode, encode
+from waypoint.kernel.protobuf import decode, decode_all, encode
 
-__all__ = ["DumpStatistics", "mend_controlling_terminals", "mend_foreground_groups", "read_dump_statistics"]
+__all__ = [
+    "DumpStatistics",
+    "bound_ports",
+    "forget_sizes_below",
+    "mend_controlling_terminals",
+    "mend_foreign_terminals",
+    "mend_foreground_groups",
+    "read_dump_statistics",
+    "read_pids",
+    "terminals_of_init",
+]
 
 _MAGIC_BYTES = 8
 _LENGTH = struct.Struct("<I")
 
 # Field numbers of CRIU's stats.proto, pstree.proto and tty.proto.
 _STATS_DUMP, _FREEZING_US, _FROZEN_US = 1, 1, 2
-_PROCESS_GROUP = 3
-_TTY_SESSION, _TTY_FOREGROUND = 6, 7
+_PROCESS_PID, _PROCESS_GROUP = 1, 3
+_TTY_ID, _TTY_SESSION, _TTY_FOREGROUND = 1, 6, 7
+_MASTER = 1  # the last bit of a terminal's id; the others are its number below /dev/pts
+# Of core.proto (the ids of what processes share) and fdinfo.proto.
+_DESCRIPTORS, _DESCRIPTOR_FILE = 2, 1
 # Of fdinfo.proto and regfile.proto.
 _FILE_TYPE, _FILE_ID, _FILE_REGULAR, _FILE_TTY = 1, 2, 3, 19
-_REGULAR_NAME, _REGULAR_MOUNT, _REGULAR_MODE = 6, 7, 10
+_REGULAR_NAME, _REGULAR_MOUNT, _REGULAR_SIZE, _REGULAR_MODE = 6, 7, 8, 10
+# Of mm.proto and vma.proto.
+_MAPPING, _MAPPED_FILE = 14, 4
 _OF_TERMINAL, _OPENED_AS = 2, 6
 _CONTROLLING = b"/dev/tty"
+# Of sk-inet.proto.
+_FILE_SOCKET, _SOCKET_PORT, _SOCKET_PEER_PORT = 4, 7, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +57,46 @@ def read_dump_statistics(path: Path) -> DumpStatistics:
     dump = decode(entry) if isinstance(entry, bytes) else {}
     pause_us = int(dump.get(_FREEZING_US, 0)) + int(dump.get(_FROZEN_US, 0))
     return DumpStatistics(pause_ms=pause_us / 1000)
+
+
+def bound_ports(images: Path) -> set[int]:
+    """The ports that saved sockets wait at: TCP listeners, and sockets of UDP that talk to anyone."""
+    _, entries = _read(images / "files.img")
+    sockets = [_part(fields, _FILE_SOCKET) for fields in map(decode, entries) if _FILE_SOCKET in fields]
+    return {
+        int(port)
+        for fields in sockets
+        if (port := fields.get(_SOCKET_PORT, 0)) and not fields.get(_SOCKET_PEER_PORT)
+    }
+
+
+def read_pids(images: Path) -> list[int]:
+    """The pids of the processes that were saved."""
+    _, messages = _read(images / "pstree.img")
+    return [int(decode(message)[_PROCESS_PID]) for message in messages]
+
+
+def terminals_of_init(images: Path) -> str:
+    """The numbers of the terminals whose master process 1 holds, each with the session it controls or 0.
+
+    As native/preload/terminals.c wants to be told: ``0=2,1=57``.
+    """
+    terminals = images / "tty-info.img"
+    if not terminals.exists():
+        return ""
+    _, [shared] = _read(images / "ids-1.img")
+    _, descriptors = _read(images / f"fdinfo-{int(decode(shared)[_DESCRIPTORS])}.img")
+    held = {decode(descriptor)[_DESCRIPTOR_FILE] for descriptor in descriptors}
+    files = [fields for fields in map(decode, _read(images / "files.img")[1]) if _FILE_TTY in fields]
+    opened = {
+        int(_part(fields, _FILE_TTY).get(_OF_TERMINAL, 0)) for fields in files if fields[_FILE_ID] in held
+    }
+    sessions: dict[int, int] = {}
+    for fields in map(decode, _read(terminals)[1]):
+        number = int(fields.get(_TTY_ID, 0)) >> 1
+        if (number << 1 | _MASTER) in opened:
+            sessions[number] = sessions.get(number, 0) or int(fields.get(_TTY_SESSION, 0))
+    return ",".join(f"{number}={session}" for number, session in sorted(sessions.items()))
 
 
 def mend_controlling_terminals(images: Path) -> None:
@@ -64,6 +121,43 @@ def mend_controlling_terminals(images: Path) -> None:
         for entry, fields in zip(entries, files, strict=True)
     ]
     _write(images / "files.img", magic, mended)
+
+
+def forget_sizes_below(images: Path, directories: Iterable[str]) -> None:
+    """Let open files below these directories have any size when they are opened again.
+
+    Otherwise CRIU refuses one that has another size than it had. Not so for files that are mapped: memory
+    and file belong together.
+    """
+    places = tuple(os.fsencode(directory) for directory in directories)
+    magic, entries = _read(images / "files.img")
+    mapped = _mapped_files(images)
+    mended = []
+    for entry in entries:
+        file = decode(entry)
+        regular = _part(file, _FILE_REGULAR) if _FILE_REGULAR in file else {}
+        if file[_FILE_ID] not in mapped and _is_below(regular.get(_REGULAR_NAME), places):
+            regular.pop(_REGULAR_SIZE, None)
+            file[_FILE_REGULAR] = encode(regular.items())
+            entry = encode(file.items())
+        mended.append(entry)
+    if mended != entries:
+        _write(images / "files.img", magic, mended)
+
+
+def _is_below(name: int | bytes | None, places: Iterable[bytes]) -> bool:
+    return isinstance(name, bytes) and any(name == place or name.startswith(place + b"/") for place in places)
+
+
+def _mapped_files(images: Path) -> set[int | bytes]:
+    """The ids of the files that processes have mapped."""
+    return {
+        decode(mapping).get(_MAPPED_FILE, 0)
+        for path in images.glob("mm-*.img")
+        for message in _read(path)[1]
+        for number, mapping in decode_all(message)
+        if number == _MAPPING and isinstance(mapping, bytes)
+    }
 
 
 def _renamed(entry: bytes, file: dict[int, int | bytes], like: dict[int, int | bytes]) -> bytes:
@@ -97,6 +191,28 @@ def mend_foreground_groups(images: Path) -> None:
     if mended == entries:
         return
     _write(terminals, magic, mended)
+
+
+def mend_foreign_terminals(images: Path) -> None:
+    """Let a tree that was saved without its session leader, or at a bad moment, be one that can be restored. Done already is fine."""
+    mend_foreground_groups(images)
+    _disown_terminals(images)
+
+
+def _disown_terminals(images: Path) -> None:
+    """Let terminals of sessions whose leader was not saved be nobody's; CRIU looks for the leader in vain."""
+    terminals = images / "tty-info.img"
+    if not terminals.exists():
+        return
+    leaders = {0, *read_pids(images)}  # 0: it is nobody's
+    magic, entries = _read(terminals)
+    nobody = encode([(_TTY_SESSION, 0), (_TTY_FOREGROUND, 0)])
+    mended = [
+        entry if decode(entry).get(_TTY_SESSION, 0) in leaders else entry + nobody  # the last one counts
+        for entry in entries
+    ]
+    if mended != entries:
+        _write(terminals, magic, mended)
 
 
 def _mended(terminal: bytes, groups: Iterable[int | bytes | None]) -> bytes:

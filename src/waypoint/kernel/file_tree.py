@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from waypoint.errors import CopyFailed
 from waypoint.kernel.confined import (
+    holds_secrets,
     is_of_the_kernel,
     list_directory,
     naming,
@@ -116,6 +117,8 @@ def check_tree(directory: int, job: CopyJob, shown: str, depth: int = 0) -> None
         if is_of_the_kernel(directory):
             what = "a tree of files that the kernel makes up as they are read cannot be copied"
             raise CopyFailed(shown, what, hint="copy single files of it")
+        if holds_secrets(directory):
+            raise CopyFailed(shown, "secrets are in no copy of a tree", hint="copy what is beside them")
         with os.scandir(directory) as entries:
             found = [entry for entry in entries if not is_temporary(entry.name)]
     for entry in sorted(found, key=lambda entry: entry.name):

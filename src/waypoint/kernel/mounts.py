@@ -11,7 +11,7 @@ from waypoint.kernel.syscalls import MNT_DETACH, mount, unmount
 __all__ = ["MountEntry", "detach_all", "mount_overlay", "parse_mounts", "read_mounts"]
 
 
-def mount_overlay(lower: Path, upper: Path, work: Path, target: Path) -> None:
+def mount_overlay(lower: Path, upper: Path, work: Path, target: Path, flags: int = 0) -> None:
     """Mount ``lower`` and ``upper`` as one tree at ``target``.
 
     ``redirect_dir`` lets a directory of the base be renamed; without it rename(2) answers EXDEV, which
@@ -27,7 +27,7 @@ def mount_overlay(lower: Path, upper: Path, work: Path, target: Path) -> None:
             "xino=on",
         )
     )
-    mount("overlay", target, "overlay", 0, options)
+    mount("overlay", target, "overlay", flags, options)
 
 
 def detach_all(path: Path) -> None:
@@ -50,24 +50,44 @@ def _escape(path: Path, extra: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class MountEntry:
-    """One line of mountinfo."""
+    """One line of mountinfo: ``root`` of the file system on ``device`` is to be seen at ``path``.
 
+    The ``id`` is that of the mount as long as it lives, wherever it is moved. The ``options`` are those of the file system.
+    """
+
+    id: int
     path: str
     fstype: str
+    device: str
+    root: str
+    is_read_only: bool
+    options: str
 
 
-def read_mounts() -> list[MountEntry]:
-    """What is to be seen in our mount namespace: of several mounts at one place, the last."""
-    return parse_mounts(Path("/proc/self/mountinfo").read_bytes())
+def read_mounts(process: int | str = "self") -> list[MountEntry]:
+    """What is to be seen in the mount namespace of a process: of several mounts at one place, the last."""
+    return parse_mounts(Path(f"/proc/{process}/mountinfo").read_bytes())
 
 
 def parse_mounts(mountinfo: bytes) -> list[MountEntry]:
     entries: dict[str, MountEntry] = {}
     for line in mountinfo.splitlines():
         left, _, right = line.partition(b" - ")
-        # Blanks and the like are written as octal numbers.
-        raw = re.sub(rb"\\([0-7]{3})", lambda match: bytes((int(match[1], 8),)), left.split(b" ")[4])
-        path = os.fsdecode(raw)
+        number, _, device, root, point, options = left.split(b" ")[:6]
+        path = _unescape(point)
         entries.pop(path, None)
-        entries[path] = MountEntry(path, os.fsdecode(right.split(b" ")[0]))
+        entries[path] = MountEntry(
+            id=int(number),
+            path=path,
+            fstype=os.fsdecode(right.split(b" ")[0]),
+            device=device.decode(),
+            root=_unescape(root),
+            is_read_only=b"ro" in options.split(b","),
+            options=os.fsdecode(right.split(b" ")[-1]),
+        )
     return list(entries.values())
+
+
+def _unescape(raw: bytes) -> str:
+    """Blanks and the like are written as octal numbers."""
+    return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda match: bytes((int(match[1], 8),)), raw))

@@ -17,10 +17,14 @@ from pathlib import Path
 
 from waypoint.errors import AbilityMissing, HostError
 from waypoint.kernel.cgroup import find_cgroup2
+from waypoint.kernel.controllers import find_controllers
+from waypoint.kernel.egress import require_confinement
 from waypoint.kernel.process import CLEAN_ENV, run_tool
 from waypoint.kernel.provision import CriuBuild, minimum_version, parse_version
+from waypoint.kernel.quota import kernel_has_simple_quotas
+from waypoint.kernel.slirp import SLIRP, TUN
 
-__all__ = ["Ability", "can_checkpoint", "probe_host"]
+__all__ = ["Ability", "can_checkpoint", "has_module", "probe_host"]
 
 MIN_KERNEL = (5, 14)  # the first with cgroup.kill
 MIN_FREE_BYTES = 1 << 30
@@ -56,11 +60,24 @@ def probe_host(criu: CriuBuild | None, state_dir: Path) -> list[Ability]:
         _loop(),
         _program("mkfs.btrfs", "btrfs-progs", required=False, why="set-up formats the storage pool with it"),
         *_cgroup(),
+        *_limits(),
         _userfaultfd(),
         _dirty_tracking(),
         _criu(criu),
         _program("bash", "bash", required=True, why="it is the shell of a session on the host's own root"),
         _program("buildah", "buildah", required=False, why="builds a base from a Dockerfile"),
+        _program("runc", "runc", required=False, why="the steps of a Dockerfile run in it"),
+        _program(
+            "mmdebstrap", "mmdebstrap", required=False, why="makes a base where no registry is reachable"
+        ),
+        _program(
+            SLIRP,
+            SLIRP,
+            required=False,
+            why="leads sessions (--net nat) and the steps of a Dockerfile to the network",
+        ),
+        _tun(),
+        _confinement(),
         _libvterm(),
         _free_space(state_dir),
     ]
@@ -116,7 +133,7 @@ def _namespaces() -> Ability:
 
 def _file_system(name: str, *, required: bool, why: str) -> Ability:
     known = {line.split()[-1] for line in Path("/proc/filesystems").read_text().splitlines()}
-    as_module = name not in known and _has_module(name)
+    as_module = name not in known and has_module(name)
     return Ability(
         name=name if name != "overlay" else "overlayfs",
         found=name in known or as_module,
@@ -129,7 +146,7 @@ def _file_system(name: str, *, required: bool, why: str) -> Ability:
     )
 
 
-def _has_module(name: str) -> bool:
+def has_module(name: str) -> bool:
     try:
         index = Path(f"/lib/modules/{os.uname().release}/modules.dep").read_text()
     except OSError:
@@ -141,7 +158,7 @@ def _loop() -> Ability:
     present = Path("/dev/loop-control").exists()
     return Ability(
         name="loop devices",
-        found=present or _has_module("loop"),
+        found=present or has_module("loop"),
         required=False,
         detail="/dev/loop-control" if present else "no /dev/loop-control",
         why="the storage pool is a file with its own btrfs where the disk has none",
@@ -184,6 +201,37 @@ def _throw_away_cgroup(mount_point: Path) -> tuple[str, set[str]]:
         return os.fspath(mount_point), {entry.name for entry in probe.iterdir()}
     finally:
         probe.rmdir()
+
+
+def _limits() -> list[Ability]:
+    controllers = find_controllers()
+    abilities = [
+        Ability(
+            name=f"{name} controller",
+            found=name in controllers,
+            required=False,
+            detail=f"cgroup v{controllers[name].version} at {controllers[name].root}"
+            if name in controllers
+            else "in no cgroup tree that is mounted here",
+            why=f"sessions with a limit of {what} (--{option}) need it",
+            remedy=f"a kernel with CONFIG_{config}; in a container: let it write to its cgroups",
+        )
+        for name, what, option, config in (
+            ("memory", "memory", "memory", "MEMCG"),
+            ("cpu", "processors", "cpus", "CFS_BANDWIDTH"),
+            ("pids", "processes", "pids", "CGROUP_PIDS"),
+        )
+    ]
+    has_quotas = kernel_has_simple_quotas()
+    quotas = Ability(
+        name="btrfs simple quotas",
+        found=has_quotas,
+        required=False,
+        detail="in the kernel" if has_quotas else "unknown to the kernel",
+        why="sessions with a limit of disk space (--disk) need them",
+        remedy="a kernel >= 6.7 with btrfs",
+    )
+    return [*abilities, quotas]
 
 
 def _userfaultfd() -> Ability:
@@ -270,6 +318,34 @@ def _program(name: str, package: str, *, required: bool, why: str) -> Ability:
         detail=path or "not installed",
         why=why,
         remedy=f"apt-get install {package}",
+    )
+
+
+def _tun() -> Ability:
+    return Ability(
+        name="tap devices",
+        found=TUN.exists(),
+        required=False,
+        detail=os.fspath(TUN) if TUN.exists() else f"no {TUN}",
+        why="a session with --net nat has one",
+        remedy="modprobe tun; in a container: give it /dev/net/tun",
+    )
+
+
+def _confinement() -> Ability:
+    detail, remedy = "BPF on cgroups", "a kernel with CONFIG_CGROUP_BPF"
+    try:
+        require_confinement()
+        found = True
+    except AbilityMissing as error:
+        found, detail, remedy = False, str(error), error.hint
+    return Ability(
+        name="egress rules",
+        found=found,
+        required=False,
+        detail=detail,
+        why="no session with --net nat reaches the host's loopback, nor what --allow leaves out",
+        remedy=remedy,
     )
 
 

@@ -1,7 +1,7 @@
 """Start programs: the only module that imports subprocess.
 
-Programs get an argument list (never a shell string), a clean environment, no standard input and a time
-limit. Output goes to temporary files, not pipes: a daemon that a program leaves behind may keep our
+Programs get an argument list (never a shell string), a clean environment, a time limit, and no standard
+input unless they are given one. Output goes to temporary files, not pipes: a daemon that a program leaves behind may keep our
 descriptor, and a pipe would then never end.
 """
 
@@ -14,12 +14,22 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from subprocess import DEVNULL, Popen, TimeoutExpired
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 from typing import IO
 
 from waypoint.errors import ToolFailed, ToolMissing, ToolTimedOut
 
-__all__ = ["CLEAN_ENV", "DEVNULL", "Finished", "Popen", "TimeoutExpired", "run_tool", "spawn"]
+__all__ = [
+    "CLEAN_ENV",
+    "DEVNULL",
+    "PIPE",
+    "Finished",
+    "Popen",
+    "TimeoutExpired",
+    "detach",
+    "run_tool",
+    "spawn",
+]
 
 log = logging.getLogger(__name__)
 
@@ -47,14 +57,16 @@ def run_tool(
     env: Mapping[str, str] | None = None,
     accept: Sequence[int] = (0,),
     pass_fds: Sequence[int] = (),
+    stdin: IO[bytes] | int = DEVNULL,
+    stdout: IO[bytes] | None = None,
 ) -> Finished:
-    """Run ``command`` to its end.
+    """Run ``command`` to its end. With ``stdout`` its output goes to that file, and is not in the answer.
 
     Raises ToolMissing, ToolTimedOut (after killing its process group) or, for a status not in
     ``accept``, ToolFailed with what it printed to standard error.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = spawn(command, stdout=out, stderr=err, env=env, pass_fds=pass_fds)
+        process = spawn(command, stdin=stdin, stdout=stdout or out, stderr=err, env=env, pass_fds=pass_fds)
         try:
             status = process.wait(timeout_s)
         except BaseException as error:
@@ -77,6 +89,7 @@ def spawn(
     stderr: IO[bytes] | int,
     env: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
+    stdin: IO[bytes] | int = DEVNULL,
 ) -> "subprocess.Popen[bytes]":
     """Start ``command`` in a session of its own and return without waiting for it."""
     log.debug("run: %s", shlex.join(command))
@@ -85,13 +98,18 @@ def spawn(
             command,
             env=dict(CLEAN_ENV if env is None else env),
             start_new_session=True,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=stdout,
             stderr=stderr,
             pass_fds=pass_fds,
         )
     except FileNotFoundError as error:
         raise ToolMissing(command[0]) from error
+
+
+def detach(command: Sequence[str], *, pass_fds: Sequence[int] = ()) -> None:
+    """Start ``command`` as nobody's child: we need not wait for its end, and it holds nothing of ours."""
+    spawn(("setsid", "--fork", *command), stdout=DEVNULL, stderr=DEVNULL, pass_fds=pass_fds).wait()
 
 
 def _text(stream: IO[bytes]) -> str:

@@ -4,9 +4,10 @@ A dependency for this would cost more start-up time than a whole dump. Numbers o
 module that knows their meaning (:mod:`waypoint.kernel.criu`).
 """
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 
-__all__ = ["Field", "decode", "encode"]
+__all__ = ["Field", "decode", "decode_all", "encode"]
 
 Field = tuple[int, int | bool | str | bytes]
 
@@ -20,20 +21,25 @@ def encode(fields: Iterable[Field]) -> bytes:
         if isinstance(value, int):  # bool is an int
             out += _varint(number << 3 | _VARINT) + _varint(value & (1 << 64) - 1)
         else:
-            raw = value.encode() if isinstance(value, str) else value
+            raw = os.fsencode(value) if isinstance(value, str) else value
             out += _varint(number << 3 | _BYTES) + _varint(len(raw)) + raw
     return bytes(out)
 
 
 def decode(message: bytes) -> dict[int, int | bytes]:
     """The last value of each field. Raises ValueError on a truncated message."""
-    fields: dict[int, int | bytes] = {}
+    return dict(decode_all(message))
+
+
+def decode_all(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """All fields with their values, in order. Raises ValueError on a truncated message."""
     at = 0
     while at < len(message):
         key, at = _read_varint(message, at)
         number, wire = key >> 3, key & 7
         if wire == _VARINT:
-            fields[number], at = _read_varint(message, at)
+            value, at = _read_varint(message, at)
+            yield number, value
             continue
         if wire == _BYTES:
             length, at = _read_varint(message, at)
@@ -43,9 +49,8 @@ def decode(message: bytes) -> dict[int, int | bytes]:
             raise ValueError(f"unknown wire type {wire} in a protobuf message")
         if at + length > len(message):
             raise ValueError("truncated protobuf message")
-        fields[number] = message[at : at + length]
+        yield number, message[at : at + length]
         at += length
-    return fields
 
 
 def _varint(value: int) -> bytes:

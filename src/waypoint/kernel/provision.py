@@ -9,20 +9,19 @@ status, so that the whole closure is fetched.
 The prefix appears by one rename, complete with its manifest: there is no half-made one.
 """
 
-import fcntl
 import json
 import os
 import platform
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from waypoint.errors import AbilityMissing, HostError, ToolFailed, ToolMissing, ToolTimedOut
-from waypoint.kernel.apt_sources import AptSource, debian_archives, read_sources
+from waypoint.kernel.apt_packages import download, held_alone, host_codename, reason, unpack
+from waypoint.kernel.apt_sources import debian_archives, read_sources
 from waypoint.kernel.process import CLEAN_ENV, run_tool
 
 __all__ = [
@@ -42,9 +41,6 @@ OS_RELEASE = Path("/etc/os-release")
 TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 
 CHECK_TIMEOUT_S = 30.0
-UPDATE_TIMEOUT_S = 300.0
-DOWNLOAD_TIMEOUT_S = 900.0
-UNPACK_TIMEOUT_S = 120.0
 
 INSTALL_HINT = "install CRIU 4.1 or newer yourself so that `criu check` passes, then run: waypoint setup"
 
@@ -87,7 +83,7 @@ def provision_criu(
     names the missing thing; the prefix then is as it was.
     """
     prefix.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(prefix.with_name(prefix.name + ".lock")):
+    with held_alone(prefix.with_name(prefix.name + ".lock")):
         ready = find_prefix_criu(prefix)
         if ready is not None:
             return ready
@@ -123,7 +119,7 @@ def _provision(
     triplet = TRIPLETS.get(platform.machine())
     if triplet is None:
         raise AbilityMissing(f"no CRIU build is known for {platform.machine()}", hint=INSTALL_HINT)
-    archives = debian_archives(read_sources(APT_DIR), _host_codename(OS_RELEASE))
+    archives = debian_archives(read_sources(APT_DIR), host_codename(OS_RELEASE))
     if not archives:
         raise AbilityMissing(f"no source of Debian packages is configured in {APT_DIR}", hint=INSTALL_HINT)
     failures: list[HostError] = []
@@ -134,96 +130,16 @@ def _provision(
             _remove(work)
             try:
                 progress(f"criu: downloading from Debian {suite}")
-                debs = _download(archive, suite, work, proxies)
+                debs = download(("criu",), archive, suite, work, proxies=proxies)
                 progress(f"criu: unpacking {len(debs)} packages")
-                return _publish(_unpack(debs, work), prefix, triplet)
+                return _publish(unpack(debs, work), prefix, triplet)
             except (ToolFailed, ToolTimedOut, AbilityMissing) as error:
                 failures.append(error)
-    reasons = "; ".join(dict.fromkeys(_reason(failure) for failure in failures))
+    reasons = "; ".join(dict.fromkeys(reason(failure) for failure in failures))
     raise AbilityMissing(
         f"cannot get CRIU from the host's Debian mirror: {reasons}",
         hint=f"check the network with: apt-get update; or {INSTALL_HINT}",
     ) from failures[-1]
-
-
-def _download(archive: AptSource, suite: str, work: Path, proxies: Mapping[str, str]) -> list[Path]:
-    for name in ("lists/partial", "archives/partial", "dpkg", "log"):
-        (work / name).mkdir(parents=True)
-    (work / "dpkg" / "status").touch()
-    (work / "debian.sources").write_text(_sources_text(archive, suite))
-    config = work / "apt.conf"
-    config.write_text(_apt_config(work))
-    env = {**CLEAN_ENV, **proxies, "DEBIAN_FRONTEND": "noninteractive"}
-    apt = ["apt-get", "-q", f"-c={config}"]
-    run_tool([*apt, "update"], timeout_s=UPDATE_TIMEOUT_S, env=env)
-    run_tool([*apt, "install", "-y", "--download-only", "criu"], timeout_s=DOWNLOAD_TIMEOUT_S, env=env)
-    debs = sorted((work / "archives").glob("*.deb"))
-    if not debs:
-        raise AbilityMissing(f"apt downloaded nothing from suite {suite}")
-    return debs
-
-
-def _sources_text(archive: AptSource, suite: str) -> str:
-    lines = ["Types: deb", f"URIs: {archive.uri}", f"Suites: {suite}", "Components: main"]
-    if archive.signed_by is not None:
-        lines.append(f"Signed-By: {archive.signed_by}")
-    return "\n".join(lines) + "\n"
-
-
-def _apt_config(work: Path) -> str:
-    """apt's settings for ``work`` alone, read after the host's own (which may name a proxy).
-
-    Hooks are cleared: those of container images delete downloaded packages. Everything runs as root since
-    apt's own user cannot enter a private state directory; what is downloaded is trusted by its signature.
-    """
-    cleared = (
-        "APT::Update::Pre-Invoke",
-        "APT::Update::Post-Invoke",
-        "APT::Update::Post-Invoke-Success",
-        "DPkg::Pre-Invoke",
-        "DPkg::Post-Invoke",
-        "DPkg::Pre-Install-Pkgs",
-        "APT::Default-Release",
-        "APT::Architectures",
-        "Dir::Cache::pkgcache",
-        "Dir::Cache::srcpkgcache",
-    )
-    values = {
-        "Dir::Etc::SourceList": work / "debian.sources",
-        "Dir::Etc::SourceParts": "/dev/null",
-        "Dir::Etc::Preferences": "/dev/null",
-        "Dir::Etc::PreferencesParts": "/dev/null",
-        "Dir::State": work,
-        "Dir::State::Lists": work / "lists",
-        "Dir::State::status": work / "dpkg" / "status",
-        "Dir::State::extended_states": work / "extended_states",
-        "Dir::Cache": work,
-        "Dir::Cache::archives": work / "archives",
-        "Dir::Cache::pkgcache": "",
-        "Dir::Cache::srcpkgcache": "",
-        "Dir::Log": work / "log",
-        "APT::Install-Recommends": "false",
-        "APT::Sandbox::User": "root",
-        "APT::Update::Error-Mode": "any",
-        "APT::Get::AllowUnauthenticated": "false",
-        "Acquire::AllowInsecureRepositories": "false",
-        "Acquire::AllowDowngradeToInsecureRepositories": "false",
-        "Acquire::Languages": "none",
-        "Acquire::Retries": "2",
-        "Acquire::http::Timeout": "30",
-        "Acquire::https::Timeout": "30",
-    }
-    lines = [f"#clear {name};" for name in cleared]
-    lines += [f'{name} "{value}";' for name, value in values.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _unpack(debs: Sequence[Path], work: Path) -> Path:
-    root = work / "root"
-    root.mkdir()
-    for deb in debs:
-        run_tool(["dpkg-deb", "-x", os.fspath(deb), os.fspath(root)], timeout_s=UNPACK_TIMEOUT_S)
-    return root
 
 
 def _publish(root: Path, prefix: Path, triplet: str) -> CriuBuild:
@@ -265,32 +181,6 @@ def _working_version(command: tuple[str, ...]) -> str | None:
     return ".".join(map(str, version))
 
 
-def _host_codename(os_release: Path) -> str:
-    try:
-        text = os_release.read_text()
-    except FileNotFoundError:
-        return ""
-    match = re.search(r'^VERSION_CODENAME="?([a-z]+)"?$', text, re.MULTILINE)
-    return match[1] if match else ""
-
-
-def _reason(failure: HostError) -> str:
-    if isinstance(failure, ToolFailed):
-        errors = [line for line in failure.stderr.splitlines() if line.startswith("E: ")]
-        return errors[0].removeprefix("E: ") if errors else str(failure)
-    return str(failure)
-
-
 def _remove(path: Path) -> None:
     if path.exists():
         shutil.rmtree(path)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)

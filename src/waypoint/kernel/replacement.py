@@ -16,6 +16,7 @@ from waypoint.errors import CopyFailed
 from waypoint.kernel.confined import (
     Place,
     is_directory,
+    is_mount_point,
     list_directory,
     naming,
     opened,
@@ -169,6 +170,9 @@ def _require_replaceable(directory: int, name: str, shown: str, *, by_directory:
         stat.S_ISLNK(there.st_mode) and os.readlink(name, dir_fd=directory).startswith("/proc/")
     ):
         raise CopyFailed(shown, "a device is there", hint="name a file, or - for a tar stream")
+    # From outside the kernel would let us, and the branch would lose its mount.
+    if not stat.S_ISDIR(there.st_mode) and is_mount_point(directory, name):
+        raise CopyFailed(shown, "a volume is there", hint="copy to the file on the host that it shows")
 
 
 @contextmanager

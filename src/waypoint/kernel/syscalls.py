@@ -10,31 +10,64 @@ import struct
 from pathlib import Path
 
 __all__ = [
+    "CLONE_NEWNET",
     "MNT_DETACH",
+    "MOUNT_ATTR_NODEV",
+    "MOUNT_ATTR_NOEXEC",
+    "MOUNT_ATTR_NOSUID",
+    "MOUNT_ATTR_RDONLY",
     "MS_NOATIME",
     "MS_NODEV",
     "MS_NOSUID",
     "RENAME_EXCHANGE",
     "RESOLVE_IN_ROOT",
     "RESOLVE_NO_MAGICLINKS",
+    "RESOLVE_NO_SYMLINKS",
+    "RESOLVE_NO_XDEV",
+    "address_of",
+    "bpf",
+    "buffer_of",
+    "clone_mount",
     "duplicate_descriptor",
     "file_system_type",
     "mount",
+    "move_mount",
     "openat2",
     "rename_at",
+    "set_mount_attributes",
+    "set_namespace",
     "sync_file_system",
     "unmount",
+    "unshare",
 ]
 
 MS_NOSUID = 2
 MS_NODEV = 4
 MS_NOATIME = 1024
+MS_PRIVATE = 1 << 18
 MNT_DETACH = 2
+MOUNT_ATTR_RDONLY = 1
+MOUNT_ATTR_NOSUID = 2
+MOUNT_ATTR_NODEV = 4
+MOUNT_ATTR_NOEXEC = 8
 RENAME_EXCHANGE = 2
+RESOLVE_NO_XDEV = 0x01
 RESOLVE_NO_MAGICLINKS = 0x02
+RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_IN_ROOT = 0x10
-_SYS_OPENAT2 = 437  # the same on every architecture
-_SYS_PIDFD_GETFD = 438  # the same on every architecture
+CLONE_NEWNET = 0x40000000
+_AT_EMPTY_PATH = 0x1000
+_OPEN_TREE_CLONE = 1
+_MOVE_MOUNT_EMPTY_PATHS = 0x04 | 0x40  # of what is moved, and of where it goes
+# The same on every architecture.
+_SYS_OPEN_TREE = 428
+_SYS_MOVE_MOUNT = 429
+_SYS_OPENAT2 = 437
+_SYS_PIDFD_GETFD = 438
+_SYS_MOUNT_SETATTR = 442
+
+_SYS_BPF = {"x86_64": 321}  # elsewhere as in the kernel's generic table
+_SYS_BPF_GENERIC = 280
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -58,6 +91,31 @@ def unmount(target: Path | str, flags: int = 0) -> None:
     """umount2(2)."""
     path = os.fspath(target)
     _check(_libc.umount2(os.fsencode(path), flags), path)
+
+
+def clone_mount(found: int) -> int:
+    """open_tree(2): a copy of the mount that an open file is on, cut down to that file and mounted nowhere yet.
+
+    What is mounted below is not in it. If it is still mounted nowhere when the descriptor is closed, it is gone.
+    """
+    flags = _OPEN_TREE_CLONE | _AT_EMPTY_PATH | os.O_CLOEXEC
+    fd: int = _libc.syscall(_SYS_OPEN_TREE, found, b"", flags)
+    _check(fd, f"descriptor {found}")
+    return fd
+
+
+def move_mount(mount_fd: int, target_fd: int) -> None:
+    """move_mount(2): mount what one descriptor stands for on what the other does."""
+    flags = _MOVE_MOUNT_EMPTY_PATHS
+    _check(_libc.syscall(_SYS_MOVE_MOUNT, mount_fd, b"", target_fd, b"", flags), f"descriptor {target_fd}")
+
+
+def set_mount_attributes(mount_fd: int, attributes: int) -> None:
+    """mount_setattr(2): add attributes to a mount, and let nothing mounted on it be seen by its copies."""
+    settings = struct.pack("=QQQQ", attributes, 0, MS_PRIVATE, 0)
+    size = ctypes.c_size_t(len(settings))
+    result = _libc.syscall(_SYS_MOUNT_SETATTR, mount_fd, b"", _AT_EMPTY_PATH, settings, size)
+    _check(result, f"descriptor {mount_fd}")
 
 
 def sync_file_system(path: Path) -> None:
@@ -95,6 +153,33 @@ def file_system_type(fd: int) -> int:
     _check(_libc.fstatfs(fd, answer), f"descriptor {fd}")
     number: int = ctypes.c_ulong.from_buffer(answer).value
     return number
+
+
+def unshare(flags: int) -> None:
+    """unshare(2), for the calling thread."""
+    _check(_libc.unshare(flags), "a new namespace")
+
+
+def set_namespace(fd: int, kind: int) -> None:
+    """setns(2), for the calling thread."""
+    _check(_libc.setns(fd, kind), f"the namespace behind descriptor {fd}")
+
+
+def buffer_of(content: bytes) -> "ctypes.Array[ctypes.c_char]":
+    """Memory that a structure handed to the kernel can point to, for as long as this lives."""
+    return ctypes.create_string_buffer(content, len(content))
+
+
+def address_of(buffer: "ctypes.Array[ctypes.c_char]") -> int:
+    return ctypes.addressof(buffer)
+
+
+def bpf(command: int, attributes: bytes, what: str) -> int:
+    """bpf(2); ``what`` is named in the error. Pointers in ``attributes`` are the caller's to keep alive."""
+    number = _SYS_BPF.get(os.uname().machine, _SYS_BPF_GENERIC)
+    result: int = _libc.syscall(number, command, attributes, len(attributes))
+    _check(result, what)
+    return result
 
 
 def _c_string(path: str) -> bytes:

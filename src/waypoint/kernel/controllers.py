@@ -1,0 +1,207 @@
+"""The controllers of cgroups that hold a branch to its limits: where this host has each, and their files.
+
+A controller works in the one tree of version 2, or, on a host that still mounts version 1 beside it, in a tree of
+its own. The files differ, what they mean is the same.
+"""
+
+import errno
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from waypoint.errors import AbilityMissing
+
+__all__ = ["CpuLimit", "Controller", "MemoryLimit", "PidsLimit", "find_controllers"]
+
+NAMES = ("memory", "cpu", "pids")
+CPU_PERIOD_US = 100_000
+_STEP_BYTES = 4 << 20  # above what is held and cannot be pushed out: room for the next small thing
+_STEPS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controller:
+    """One controller and the tree it works in."""
+
+    name: str
+    version: int
+    root: Path
+
+    def enable(self) -> None:
+        """Let the groups right below the root have its files; in version 1 they always do."""
+        if self.version == 1:
+            return
+        enabled = self.root / "cgroup.subtree_control"
+        if self.name in enabled.read_text().split():
+            return
+        try:
+            enabled.write_text(f"+{self.name}")
+        except OSError as error:
+            raise AbilityMissing(
+                f"the cgroup controller {self.name!r} cannot be enabled in {self.root}: {error.strerror}",
+                hint=_remedy(error.errno, self.root),
+            ) from error
+
+
+def _remedy(number: int | None, root: Path) -> str:
+    if number == errno.EBUSY:
+        # The rule of version 2: below the real root, a group has members or controllers, not both.
+        return f"the container's own processes are in {root}: move them into a group below it"
+    return f"let this container write to {root}; waypoint doctor shows the controllers"
+
+
+def find_controllers(mountinfo: str | None = None) -> Mapping[str, Controller]:
+    """Those that limits need and that this host has, by name."""
+    text = (
+        Path("/proc/self/mountinfo").read_text(errors="surrogateescape") if mountinfo is None else mountinfo
+    )
+    found: dict[str, Controller] = {}
+    for line in text.splitlines():
+        left, _, right = line.partition(" - ")
+        kind, _, options = right.partition(" ")
+        if kind not in ("cgroup", "cgroup2"):
+            continue
+        root = Path(left.split(" ")[4])
+        has = options.split(" ")[-1].split(",") if kind == "cgroup" else _in_version_2(root)
+        for name in NAMES:
+            if name in has:
+                # A tree that is mounted twice is taken where find_cgroup2() takes it.
+                found.setdefault(name, Controller(name=name, version=1 if kind == "cgroup" else 2, root=root))
+    return found
+
+
+def _in_version_2(root: Path) -> list[str]:
+    try:
+        return (root / "cgroup.controllers").read_text().split()
+    except OSError:  # mounted over, or not for us
+        return []
+
+
+class MemoryLimit:
+    """The memory of a group, what the kernel caches of its files included; nothing of it goes to swap."""
+
+    def __init__(self, group: Path, version: int) -> None:
+        self.group = group
+        self._is_first = version == 1
+
+    @property
+    def kills(self) -> tuple[Path, str]:
+        """The file and the key in it that counts processes killed at the limit."""
+        return self.group / ("memory.oom_control" if self._is_first else "memory.events"), "oom_kill"
+
+    def usage(self) -> int:
+        return _number(self.group / ("memory.usage_in_bytes" if self._is_first else "memory.current"))
+
+    def set(self, limit_bytes: int) -> int:
+        """Return the limit in force: a higher one, just above what is held, if so much cannot be pushed out.
+
+        Nothing is killed for that. Whoever goes beyond it later is.
+        """
+        return self._set_first(limit_bytes) if self._is_first else self._set_second(limit_bytes)
+
+    def set_with_room(self, limit_bytes: int, room_bytes: int) -> None:
+        """A limit so far above ``limit_bytes``, or above what is in use if that is more, for a short time."""
+        limit = str(max(limit_bytes, self.usage()) + room_bytes)
+        if self._is_first:
+            self._lift_first()  # the limit that includes swap would have to be raised first
+            (self.group / "memory.limit_in_bytes").write_text(limit)
+        else:
+            (self.group / "memory.max").write_text(limit)
+
+    def _set_first(self, limit_bytes: int) -> int:
+        self._lift_first()
+        for step in range(1, _STEPS + 1):
+            try:
+                (self.group / "memory.limit_in_bytes").write_text(str(limit_bytes))
+                _write_if_there(self.group / "memory.memsw.limit_in_bytes", str(limit_bytes))
+            except OSError as error:
+                # It could not push out enough; what is in use meanwhile may grow.
+                if error.errno != errno.EBUSY or step == _STEPS:
+                    raise
+                self._lift_first()
+                limit_bytes = max(limit_bytes, self.usage()) + step * _STEP_BYTES
+            else:
+                break
+        return limit_bytes
+
+    def _lift_first(self) -> None:
+        for name in ("memory.memsw.limit_in_bytes", "memory.limit_in_bytes"):  # never the lower one first
+            _write_if_there(self.group / name, "-1")
+
+    def _set_second(self, limit_bytes: int) -> int:
+        # The kernel would kill to get below memory.max; it only tries to when it is asked so.
+        excess = self.usage() - limit_bytes
+        if excess > 0:
+            _try_to_reclaim(self.group / "memory.reclaim", excess)
+            if self.usage() > limit_bytes:
+                limit_bytes = self.usage() + _STEP_BYTES
+        _write_if_there(self.group / "memory.swap.max", "0")
+        (self.group / "memory.max").write_text(str(limit_bytes))
+        return limit_bytes
+
+
+class PidsLimit:
+    """How many processes and threads a group may have."""
+
+    def __init__(self, group: Path) -> None:
+        self.group = group
+
+    @property
+    def refusals(self) -> tuple[Path, str]:
+        """The file and the key in it that counts processes refused at the limit."""
+        return self.group / "pids.events", "max"
+
+    def usage(self) -> int:
+        return _number(self.group / "pids.current")
+
+    def set(self, limit: int) -> None:
+        """More than that many may be there already; they are left alone."""
+        (self.group / "pids.max").write_text(str(limit))
+
+
+class CpuLimit:
+    """How much time on the processors a group gets."""
+
+    def __init__(self, group: Path, version: int) -> None:
+        self.group = group
+        self._is_first = version == 1
+
+    def set(self, cpus: float) -> None:
+        quota_us = round(cpus * CPU_PERIOD_US)
+        if self._is_first:
+            (self.group / "cpu.cfs_period_us").write_text(str(CPU_PERIOD_US))
+            (self.group / "cpu.cfs_quota_us").write_text(str(quota_us))
+        else:
+            (self.group / "cpu.max").write_text(f"{quota_us} {CPU_PERIOD_US}")
+
+    def throttled_s(self) -> float:
+        """How long its processes had to wait for their next share, all added up."""
+        figures = dict(line.split() for line in (self.group / "cpu.stat").read_text().splitlines())
+        return (
+            int(figures["throttled_time"]) / 1e9 if self._is_first else int(figures["throttled_usec"]) / 1e6
+        )
+
+
+def _number(path: Path) -> int:
+    return int(path.read_text())
+
+
+def _write_if_there(path: Path, text: str) -> None:
+    """A kernel that cannot swap, or does not count it, lacks some files."""
+    if path.exists():
+        path.write_text(text)
+
+
+def _try_to_reclaim(path: Path, excess: int) -> None:
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError:  # before Linux 5.19
+        return
+    try:
+        os.write(fd, str(excess).encode())
+    except OSError as error:
+        if error.errno != errno.EAGAIN:  # not all of it could be
+            raise
+    finally:
+        os.close(fd)

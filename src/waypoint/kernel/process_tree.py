@@ -1,0 +1,171 @@
+"""A process with all that descends from it, as the kernel shows it now; and how such a tree is ended for good."""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = [
+    "REAP_TIMEOUT_S",
+    "Process",
+    "end_tree",
+    "holders_of",
+    "read_process",
+    "shared_terminal",
+    "tree_of",
+    "wait_until_free",
+]
+
+DEATH_TIMEOUT_S = 10.0
+REAP_TIMEOUT_S = 30.0  # process 1 of some hosts takes its time
+REAP_POLL_S = 0.02  # nothing announces that a parent has reaped
+_ROUNDS_MAX = 100
+_PF_KTHREAD = 0x00200000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """``started`` tells it from a later one that has the same pid. ``terminal`` is the device that controls it, or 0."""
+
+    pid: int
+    parent: int
+    group: int
+    session: int
+    terminal: int
+    name: str
+    state: str
+    started: int
+    is_of_the_kernel: bool
+
+    @property
+    def is_alive(self) -> bool:
+        return self.state not in "ZX"
+
+    def ids(self) -> set[int]:
+        """The pids that nobody else can have because of it."""
+        return {self.pid, self.group, self.session}
+
+
+def read_process(pid: int) -> Process | None:
+    """The process that has this pid, dead but not reaped included."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    fields = rest.split()
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        session=int(fields[3]),
+        terminal=_device(int(fields[4])),
+        name=name,
+        state=fields[0],
+        started=int(fields[19]),
+        is_of_the_kernel=bool(int(fields[6]) & _PF_KTHREAD),
+    )
+
+
+def _device(number: int) -> int:
+    """From the kernel's encoding: 12 bits of major between the two parts of the minor."""
+    return os.makedev((number >> 8) & 0xFFF, (number & 0xFF) | ((number >> 12) & 0xFFF00))
+
+
+def tree_of(pid: int) -> list[Process]:
+    """The process and its descendants that live, parents first."""
+    children: dict[int, list[Process]] = {}
+    root = None
+    for process in filter(lambda process: process.is_alive, _all_processes()):
+        children.setdefault(process.parent, []).append(process)
+        root = process if process.pid == pid else root
+    found = [] if root is None else [root]
+    for process in found:  # grows on the way
+        found += children.get(process.pid, [])
+    return found
+
+
+def shared_terminal(tree: Sequence[Process]) -> Process | None:
+    """A process with a terminal whose other end is not in the tree, so that it cannot be saved with it."""
+    links = {process.pid: _links(process.pid) for process in tree}
+    if any(
+        link == "/dev/ptmx" or link.endswith("/ptmx") for all_links in links.values() for link in all_links
+    ):
+        return None
+    for process in tree:
+        if any(link.startswith(("/dev/pts/", "/dev/tty", "/dev/console")) for link in links[process.pid]):
+            return process
+    return None
+
+
+def _links(pid: int) -> list[str]:
+    found = []
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+    return found
+
+
+def end_tree(pid: int) -> None:
+    """Kill a process and its descendants."""
+    with ExitStack() as stack:
+        held: dict[int, int] = {}
+        # Stopped first: what runs on could start others, which would be orphans by then.
+        for _ in range(_ROUNDS_MAX):
+            fresh = [process for process in tree_of(pid) if process.pid not in held]
+            if not fresh:
+                break
+            for process in fresh:
+                with suppress(ProcessLookupError):
+                    held[process.pid] = fd = os.pidfd_open(process.pid)
+                    stack.callback(os.close, fd)
+                    signal.pidfd_send_signal(fd, signal.SIGSTOP)
+        for fd in held.values():
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+        _wait_for_deaths(list(held.values()))
+
+
+def _wait_for_deaths(fds: list[int]) -> None:
+    deadline = time.monotonic() + DEATH_TIMEOUT_S
+    for fd in fds:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+
+
+def wait_until_free(pids: Iterable[int], timeout_s: float = REAP_TIMEOUT_S) -> Process | None:
+    """Wait until these pids can be given to new processes.
+
+    As long as it is not reaped, a dead one has its pid, and those of the leaders of its group and session. Answers one
+    for which there is no use in waiting: it lives, or its parent does not reap it.
+    """
+    wanted = set(pids)
+    deadline = time.monotonic() + timeout_s
+    while holders := holders_of(wanted):
+        for process in holders:
+            if process.is_alive or time.monotonic() > deadline:
+                return process
+            if process.parent == os.getpid():
+                with suppress(ChildProcessError):
+                    os.waitpid(process.pid, os.WNOHANG)
+        time.sleep(REAP_POLL_S)
+    return None
+
+
+def holders_of(pids: Iterable[int]) -> list[Process]:
+    """The processes because of which nobody else can have one of these pids, the dead that are not reaped included."""
+    wanted = set(pids)
+    return [process for process in _all_processes() if wanted & process.ids()]
+
+
+def _all_processes() -> Iterator[Process]:
+    for entry in os.listdir("/proc"):
+        process = read_process(int(entry)) if entry.isdigit() else None
+        if process is not None:
+            yield process
