@@ -1,4 +1,4 @@
-"""Take a checkpoint: files and processes of a running branch as one consistent point.
+"""Take a checkpoint: files and processes of a running branch as one consistent point, or its files alone.
 
 The branch is paused, never stopped: from the moment CRIU has seized its processes until the file snapshot
 is made. What can be slow is done before (writing out dirty files) or after (publishing).
@@ -7,19 +7,25 @@ is made. What can be slow is done before (writing out dirty files) or after (pub
 import errno
 import os
 import shutil
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from waypoint.engine.incarnation import external_mounts
+from waypoint.engine.extra_mounts import find_places, keep_places
+from waypoint.engine.limits import BranchLimits
 from waypoint.engine.obstacles import find_obstacles
 from waypoint.engine.platform import Platform
-from waypoint.errors import DumpFailed
+from waypoint.engine.shares import find_shares
+from waypoint.errors import DumpFailed, EngineError
 from waypoint.kernel.criu import CriuFailed
+from waypoint.kernel.criu_images import forget_sizes_below
 from waypoint.kernel.pty import empty_terminals, refill_terminals
+from waypoint.kernel.standstill import Standstill
 from waypoint.log import Timeline
-from waypoint.model import Base, BranchRecord
+from waypoint.model import BranchRecord, SessionRecord
 
-__all__ = ["discard_checkpoint", "prepare", "resume_input", "save"]
+__all__ = ["capture_files", "discard_checkpoint", "prepare", "resume_input", "save", "save_files"]
 
 _NO_SPACE = os.strerror(errno.ENOSPC)
 
@@ -34,42 +40,66 @@ def prepare(platform: Platform, branch: BranchRecord, checkpoint_id: str, timeli
 
 def save(
     platform: Platform,
-    base: Base,
+    session: SessionRecord,
     branch: BranchRecord,
     checkpoint_id: str,
     *,
     quiesce: Callable[[], None],
     hold: Sequence[int],
+    standstill: Standstill | None = None,
     timeline: Timeline,
 ) -> int:
     """Write files and processes of ``branch`` as ``checkpoint_id``, which is prepared; return the images' size.
 
     ``quiesce`` makes init let go of its clients. The locks in ``hold`` are kept by CRIU too, until it has
     ended: if we die, nobody touches the branch before CRIU has let it go. When this returns or raises,
-    the branch runs. On failure parts of the checkpoint may exist and typed input may still be kept aside: the
+    the branch runs; but with a ``standstill`` it does nothing after what was saved, until the caller lets it. On failure parts of the checkpoint may exist and typed input may still be kept aside: the
     caller calls discard_checkpoint() and resume_input().
     """
     layout = platform.layout
-    layer, images = layout.layer(branch.incarnation), layout.images(checkpoint_id)
+    images = layout.images(checkpoint_id)
     with timeline.step("quiesce"):
         quiesce()
 
-    def capture_files() -> None:
-        with timeline.step("files"):
-            platform.layers.capture(layer, layout.checkpoint_layer(checkpoint_id))
+    limits = BranchLimits(platform, session.settings.limits, branch.incarnation)
+    shared = find_shares(platform, branch.incarnation, branch.init_pid)
+    extra = find_places(platform, branch)
+
+    def make_ready() -> None:
+        # CRIU would save a mount as the branch's own that is not where it was told: with the files of this incarnation.
+        if (shared, extra) != (
+            find_shares(platform, branch.incarnation, branch.init_pid),
+            find_places(platform, branch),
+        ):
+            raise EngineError("a mount was moved while the branch was being saved", hint="save it again")
+        empty_terminals(branch.init_pid)
+        limits.raise_for_criu()
+
+    def finish() -> None:
+        capture_files(platform, branch, checkpoint_id, limits, timeline)
+        limits.put_back()
         refill_terminals(branch.init_pid)
+        if standstill is not None:
+            standstill.begin()
 
     try:
-        with timeline.step("dump"), platform.criu_work(branch.session_id, checkpoint_id) as work:
+        with (
+            timeline.step("dump"),
+            platform.criu_work(branch.session_id, checkpoint_id) as work,
+            _network_stopped(platform, branch, hold),
+        ):
             statistics = platform.criu.dump(
                 branch.init_pid,
                 images=images,
                 work=work,
                 root=layout.mount(branch.incarnation),
-                external=external_mounts(base, None),
+                external=[
+                    *(_external(place, key) for key, place in extra.items()),
+                    *(_external(place, key) for place, key in shared.items()),
+                ],
                 hold=hold,
-                on_stopped=lambda: empty_terminals(branch.init_pid),
-                on_saved=capture_files,
+                on_stopped=make_ready,
+                on_saved=finish,
             )
     except CriuFailed as error:
         where = f"branch {branch.name!r} of session {branch.session_id}"
@@ -78,8 +108,63 @@ def save(
         obstacles = find_obstacles(platform.cgroup(branch.incarnation))
         reason = f"{'; '.join(obstacles)} [{error.reason}]" if obstacles else error.reason
         raise DumpFailed(where, reason, error.log_file) from error
+    finally:
+        limits.put_back()
+    if standstill is not None:
+        standstill.wait()
+    if shared:
+        forget_sizes_below(images, shared)
     timeline.note("pause", statistics.pause_ms)
     return _size(images)
+
+
+@contextmanager
+def _network_stopped(platform: Platform, branch: BranchRecord, hold: Sequence[int]) -> Iterator[None]:
+    """What arrives from outside while CRIU reads a connection would make it fail."""
+    cgroup = platform.network_cgroup(branch.incarnation)
+    with Standstill(cgroup, hold) as standstill:
+        if cgroup.is_populated():
+            standstill.begin()
+            standstill.wait()
+        yield
+
+
+def save_files(
+    platform: Platform,
+    session: SessionRecord,
+    branch: BranchRecord,
+    checkpoint_id: str,
+    *,
+    hold: Sequence[int],
+    timeline: Timeline,
+) -> None:
+    """Write the files of ``branch`` as ``checkpoint_id``, which is prepared. Its processes stand still meanwhile.
+
+    As with save(), the branch runs when this returns or raises, and also if we die.
+    """
+    limits = BranchLimits(platform, session.settings.limits, branch.incarnation)
+    with Standstill(platform.cgroup(branch.incarnation), hold) as standstill:
+        with timeline.step("stop"):
+            standstill.begin()
+            began = time.monotonic()
+            standstill.wait()
+        capture_files(platform, branch, checkpoint_id, limits, timeline)
+    timeline.note("pause", (time.monotonic() - began) * 1000)
+
+
+def capture_files(
+    platform: Platform,
+    branch: BranchRecord,
+    checkpoint_id: str,
+    limits: BranchLimits,
+    timeline: Timeline,
+) -> None:
+    """Save the files of a branch none of whose processes runs now."""
+    layout = platform.layout
+    with timeline.step("files"):
+        platform.layers.capture(layout.layer(branch.incarnation), layout.checkpoint_layer(checkpoint_id))
+    keep_places(platform, branch, checkpoint_id)
+    limits.keep_room(checkpoint_id)
 
 
 def resume_input(branch: BranchRecord) -> None:
@@ -96,6 +181,16 @@ def discard_checkpoint(platform: Platform, checkpoint_id: str) -> None:
     directory = platform.layout.checkpoint(checkpoint_id)
     if directory.exists():
         shutil.rmtree(directory)
+
+
+def _external(place: str, key: str) -> str:
+    """How CRIU is told that the mount at ``place`` is ours: it must not take it for one of the branch."""
+    if "]:" in place:  # there CRIU would end the name
+        raise EngineError(
+            f"{place!a} is a mount of the host, below a directory with a name that CRIU cannot be told",
+            hint="rename that directory in the session, and save it again",
+        )
+    return f"mnt[{place}]:{key}"
 
 
 def _size(directory: Path) -> int:

@@ -1,4 +1,4 @@
-"""The parts of a live branch on the host: its layer, its mounts, its cgroup.
+"""The parts of a live branch on the host: its layer, its mounts, its cgroup and that of its network.
 
 All of them are named by the *incarnation*, a random id, so two incarnations never share anything and a new
 one can be built beside the one it will replace. :func:`destroy` removes whatever of it exists; recovery
@@ -6,46 +6,59 @@ needs to know nothing but the id.
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
+from waypoint.engine.extra_mounts import mount_extra
+from waypoint.engine.limits import remove_limits
 from waypoint.engine.platform import Platform
-from waypoint.kernel.mounts import detach_all, mount_overlay
-from waypoint.model import Base
+from waypoint.engine.shares import remove_shares
+from waypoint.engine.walls import root_flags
+from waypoint.errors import BaseGone, BaseMountGone
+from waypoint.kernel.mounts import detach_all, mount_overlay, read_mounts
+from waypoint.model import SessionRecord
 
-__all__ = ["add_mount_layers", "destroy", "external_mounts", "mount_root"]
-
-
-def add_mount_layers(platform: Platform, base: Base, incarnation: str) -> None:
-    """Make room in the layer for the changes to the base's extra mounts."""
-    for extra in base.extra_mounts:
-        for part in ("upper", "work"):
-            (platform.layout.layer(incarnation) / "mounts" / extra.key / part).mkdir(parents=True)
+__all__ = ["destroy", "mount_root", "require_base"]
 
 
-def mount_root(platform: Platform, base: Base, incarnation: str) -> Path:
-    """Mount the branch's root: base below, layer above; then each extra mount inside it."""
+def require_base(platform: Platform, session: SessionRecord) -> None:
+    """Raise BaseGone if the base is not there any more, BaseMountGone if a file system of it is not mounted.
+
+    A mount point would do as the lower directory of an overlay: files of the session would be missing, and nothing
+    would say so. So would a link that has taken the place of the base, which was without links: to other files.
+    """
+    path = session.base.path
+    is_in_place = platform.layout.is_stored_base(path) or os.path.realpath(path) == os.fspath(path)
+    if not path.is_dir() or not is_in_place:
+        raise BaseGone(session.name or session.id, os.fspath(path))
+    if session.base.extra_mounts:
+        mounted = {entry.path for entry in read_mounts()}
+        gone = [extra.path for extra in session.base.extra_mounts if extra.path not in mounted]
+        if gone:
+            raise BaseMountGone(session.name or session.id, gone)
+
+
+def mount_root(
+    platform: Platform, session: SessionRecord, incarnation: str, places: Mapping[str, str]
+) -> Path:
+    """Mount the branch's root: base below, layer above; then each extra mount at its place inside it."""
     layer = platform.layout.layer(incarnation)
     root = platform.layout.mount(incarnation)
     root.mkdir(parents=True, exist_ok=True)
-    mount_overlay(base.path, layer / "upper", layer / "work", root)
-    for extra in base.extra_mounts:
-        parts = layer / "mounts" / extra.key
-        mount_overlay(Path(extra.path), parts / "upper", parts / "work", root / extra.path.lstrip("/"))
+    mount_overlay(session.base.path, layer / "upper", layer / "work", root, root_flags(session))
+    mount_extra(platform, session, incarnation, root, places)
     return root
-
-
-def external_mounts(base: Base, root: Path | None) -> list[str]:
-    """How CRIU is told that the extra mounts are ours: to a dump their names, to a restore their places."""
-    if root is None:
-        return [f"mnt[{extra.path}]:{extra.key}" for extra in base.extra_mounts]
-    return [f"mnt[{extra.key}]:{root / extra.path.lstrip('/')}" for extra in base.extra_mounts]
 
 
 def destroy(platform: Platform, incarnation: str) -> None:
     """Kill its processes and remove its mounts and its layer. Done already, in part or whole, is fine."""
+    platform.network_cgroup(incarnation).begin_kill()
     platform.cgroup(incarnation).remove()
+    remove_limits(platform, incarnation)
     root = platform.layout.mount(incarnation)
     detach_all(root)  # a lazy unmount takes the mounts below along
     if os.path.lexists(root):
         root.rmdir()
+    remove_shares(platform, incarnation)
     platform.layers.delete(platform.layout.layer(incarnation))
+    platform.network_cgroup(incarnation).remove()  # last: it ends meanwhile

@@ -1,61 +1,71 @@
-"""Start a branch from nothing but its base."""
+"""Start a branch from nothing but its base, or from the files of a checkpoint."""
 
 import os
 
-from waypoint.engine.incarnation import add_mount_layers, mount_root
+from waypoint.engine.extra_mounts import add_mount_layers, saved_places
+from waypoint.engine.incarnation import mount_root, require_base
+from waypoint.engine.limits import BranchLimits
+from waypoint.engine.name_files import HOSTNAME, write_name_files
+from waypoint.engine.network import network_made
 from waypoint.engine.platform import Platform
-from waypoint.engine.skeleton import write_skeleton
-from waypoint.errors import LaunchFailed, ToolFailed
-from waypoint.kernel.process import run_tool
+from waypoint.engine.shares import note_shares, shares_attached, shares_staged
+from waypoint.engine.skeleton import mend_skeleton, write_skeleton
+from waypoint.engine.walls import launcher_options
+from waypoint.kernel.launcher import start_branch
 from waypoint.log import Timeline
-from waypoint.model import Base
+from waypoint.model import CheckpointRecord, SessionRecord
 
 __all__ = ["launch"]
 
-LAUNCH_TIMEOUT_S = 30.0
-HOSTNAME = "waypoint"
-
 
 def launch(
-    platform: Platform, base: Base, incarnation: str, timeline: Timeline, *, allow_self: bool = False
+    platform: Platform,
+    session: SessionRecord,
+    incarnation: str,
+    timeline: Timeline,
+    *,
+    files_of: CheckpointRecord | None = None,
 ) -> int:
     """Make the files, mounts and namespaces of a new branch, start our init in it, return its host pid.
 
-    On failure parts of the incarnation may exist: the caller destroys it.
+    With ``files_of`` its files are those of that checkpoint. On failure parts of the incarnation may exist: the
+    caller destroys it.
     """
-    with timeline.step("layer"):
-        platform.layers.create(platform.layout.layer(incarnation))
-        add_mount_layers(platform, base, incarnation)
-        write_skeleton(platform, base, incarnation)
+    layout = platform.layout
+    require_base(platform, session)
+    with timeline.step("files" if files_of else "layer"):
+        if files_of is None:
+            numbers = layout.numbers if layout.is_stored_base(session.base.path) else None
+            platform.layers.create(layout.layer(incarnation), numbers)
+            add_mount_layers(platform, session, incarnation)
+            write_skeleton(platform, session, incarnation)
+            write_name_files(platform, session, incarnation)
+        else:
+            platform.layers.materialize(layout.checkpoint_layer(files_of.id), layout.layer(incarnation))
+            mend_skeleton(platform, incarnation)
     with timeline.step("mount"):
-        root = mount_root(platform, base, incarnation)
-    with timeline.step("start"):
-        cgroup = platform.cgroup(incarnation)
-        cgroup.create()
-        report, write_end = os.pipe()
-        try:
-            try:
-                run_tool(
-                    (
-                        *(os.fspath(platform.criu.launcher), "branch"),
-                        *("--root", os.fspath(root), "--cgroup", os.fspath(cgroup.path)),
-                        *("--hostname", HOSTNAME, "--report", str(write_end)),
-                        *(("--allow-self",) if allow_self else ()),
-                    ),
-                    timeout_s=LAUNCH_TIMEOUT_S,
-                    pass_fds=(write_end,),
-                )
-            except ToolFailed as error:
-                os.set_blocking(report, False)
-                raise LaunchFailed(f"cannot start the branch: {_read(report) or error}") from error
-            return int(_read(report).removeprefix("ok "))
-        finally:
-            os.close(report)
-            os.close(write_end)
-
-
-def _read(fd: int) -> str:
-    try:
-        return os.read(fd, 4096).decode(errors="replace").strip()
-    except BlockingIOError:
-        return ""
+        places = saved_places(platform, session, None if files_of is None else files_of.id)
+        root = mount_root(platform, session, incarnation, places)
+    with (
+        shares_staged(platform, session, incarnation, timeline) as shares,
+        timeline.step("start"),
+        network_made(platform, session, incarnation) as network,
+        shares_attached(shares, root),
+    ):
+        limits = BranchLimits(platform, session.settings.limits, incarnation)
+        groups = limits.make_groups()
+        limits.impose(checkpoint=None if files_of is None else files_of.id)
+        limits.impose_last()
+        pid = start_branch(
+            (
+                *(os.fspath(platform.criu.launcher), "branch"),
+                *("--root", os.fspath(root), *(f"--cgroup={group}" for group in groups)),
+                *("--hostname", HOSTNAME, "--net", str(network.fd)),
+                *(("--allow-self",) if session.settings.allow_self else ()),
+                *launcher_options(session),
+            ),
+            pass_fds=(network.fd,),
+        )
+        network.await_ready()
+        note_shares(platform, incarnation, shares, pid)
+        return pid

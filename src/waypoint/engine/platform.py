@@ -3,32 +3,49 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint.kernel.cgroup import Cgroup
+from waypoint.kernel.controllers import Controller
 from waypoint.kernel.criu import Criu, CriuFailed
 from waypoint.store.layers import LayerDriver
 from waypoint.store.layout import Layout
 
-__all__ = ["Platform"]
+__all__ = ["Platform", "cgroup_of"]
+
+
+def cgroup_of(layout: Layout, cgroup2: Path, incarnation: str) -> Cgroup:
+    """The cgroup of an incarnation; its name also tells which state directory it belongs to."""
+    tag = hashlib.sha256(os.fsencode(layout.state_dir)).hexdigest()[:8]
+    return Cgroup(cgroup2 / f"waypoint-{tag}.{incarnation}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """The state directory, the layer driver chosen at set-up, CRIU, and where cgroup v2 is mounted."""
+    """The state directory, the layer driver chosen at set-up, CRIU, and where cgroups and controllers are."""
 
     layout: Layout
     layers: LayerDriver
     criu: Criu
     cgroup2: Path
+    controllers: Mapping[str, Controller]
 
     def cgroup(self, incarnation: str) -> Cgroup:
-        """The cgroup of an incarnation; its name also tells which state directory it belongs to."""
-        tag = hashlib.sha256(os.fsencode(self.layout.state_dir)).hexdigest()[:8]
-        return Cgroup(self.cgroup2 / f"waypoint-{tag}.{incarnation}")
+        """The cgroup of an incarnation."""
+        return cgroup_of(self.layout, self.cgroup2, incarnation)
+
+    def network_cgroup(self, incarnation: str) -> Cgroup:
+        """The cgroup of what runs outside an incarnation for its network."""
+        beside = self.cgroup(incarnation).path
+        return Cgroup(beside.with_name(f"{beside.name}.net"))
+
+    def program_cgroup(self, incarnation: str) -> Cgroup:
+        """The cgroup of a program of the host while a restore brings it back."""
+        beside = self.cgroup(incarnation).path
+        return Cgroup(beside.with_name(f"{beside.name}.program"))
 
     @contextmanager
     def criu_work(self, session_id: str, name: str) -> Iterator[Path]:

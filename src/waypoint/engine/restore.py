@@ -1,39 +1,89 @@
 """Bring a checkpoint back to life as a new incarnation, beside whatever runs already."""
 
-from waypoint.engine.incarnation import external_mounts, mount_root
+import os
+from pathlib import Path
+
+from waypoint.engine.extra_mounts import saved_places
+from waypoint.engine.incarnation import mount_root, require_base
+from waypoint.engine.limits import BranchLimits
+from waypoint.engine.network import network_made
 from waypoint.engine.platform import Platform
+from waypoint.engine.shares import explain, note_shares, shares_staged
 from waypoint.errors import RestoreFailed
 from waypoint.kernel.criu import CriuFailed
+from waypoint.kernel.criu_images import bound_ports
+from waypoint.kernel.ports import taken_ports
 from waypoint.kernel.pty import refill_terminals
 from waypoint.log import Timeline
-from waypoint.model import Base, CheckpointRecord
+from waypoint.model import CheckpointRecord, NetworkMode, SessionRecord
 
 __all__ = ["revive"]
 
 
 def revive(
-    platform: Platform, base: Base, checkpoint: CheckpointRecord, incarnation: str, timeline: Timeline
+    platform: Platform,
+    session: SessionRecord,
+    checkpoint: CheckpointRecord,
+    incarnation: str,
+    timeline: Timeline,
 ) -> int:
     """Restore files and processes of ``checkpoint`` as ``incarnation``; return the host pid of its init.
 
     On failure parts of the incarnation may exist: the caller destroys it.
     """
     layout = platform.layout
-    with timeline.step("files"):
-        platform.layers.materialize(layout.checkpoint_layer(checkpoint.id), layout.layer(incarnation))
-    with timeline.step("mount"):
-        root = mount_root(platform, base, incarnation)
-    cgroup = platform.cgroup(incarnation)
-    try:
-        with timeline.step("processes"), platform.criu_work(checkpoint.session_id, incarnation) as work:
-            cgroup.create()
-            return platform.criu.restore(
-                images=layout.images(checkpoint.id),
-                work=work,
-                root=root,
-                cgroup=cgroup.path,
-                external=external_mounts(base, root),
-                on_restored=refill_terminals,
-            )
-    except CriuFailed as error:
-        raise RestoreFailed(checkpoint.name, error.reason, error.log_file) from error
+    require_base(platform, session)
+    with network_made(platform, session, incarnation) as network:
+        with timeline.step("files"):
+            platform.layers.materialize(layout.checkpoint_layer(checkpoint.id), layout.layer(incarnation))
+        with timeline.step("mount"):
+            places = saved_places(platform, session, checkpoint.id)
+            root = mount_root(platform, session, incarnation, places)
+        limits = BranchLimits(platform, session.settings.limits, incarnation)
+
+        def await_network() -> None:
+            with timeline.step("network"):
+                network.await_ready()
+
+        def before_any_runs(pid: int) -> None:
+            note_shares(platform, incarnation, shares, pid)
+            refill_terminals(pid)
+            limits.impose(checkpoint=checkpoint.id)
+
+        try:
+            with (
+                shares_staged(platform, session, incarnation, timeline) as shares,
+                timeline.step("processes"),
+                platform.criu_work(checkpoint.session_id, incarnation) as work,
+            ):
+                pid = platform.criu.restore(
+                    images=layout.images(checkpoint.id),
+                    work=work,
+                    root=root,
+                    cgroups=limits.make_groups(),
+                    network=network.fd,
+                    close_connections=session.settings.network.mode is NetworkMode.HOST,
+                    external=[
+                        *(f"mnt[{key}]:{root}{place}" for key, place in places.items()),
+                        *(f"mnt[{share.key}]:{share.staged}" for share in shares),
+                    ],
+                    on_begin=await_network,
+                    on_restored=before_any_runs,
+                )
+                limits.impose_last()
+                return pid
+        except CriuFailed as error:
+            reason = error.reason
+            if session.settings.network.mode is NetworkMode.HOST:
+                reason = _with_ports_taken(layout.images(checkpoint.id), reason)
+            hint = explain(session, error.reason)
+            raise RestoreFailed(checkpoint.name, reason, error.log_file, hint=hint) from error
+
+
+def _with_ports_taken(images: Path, reason: str) -> str:
+    """CRIU tells that a port is taken, but not which; where branches share the host's ports that is likely."""
+    taken = sorted(bound_ports(images) & taken_ports(os.getpid()))
+    if not taken:
+        return reason
+    ports = f"port {taken[0]}" if len(taken) == 1 else f"ports {', '.join(map(str, taken))}"
+    return f"{ports} of the host, which --net host shares, is taken: end what listens there first [{reason}]"

@@ -10,13 +10,16 @@ import hashlib
 import os
 import shutil
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
+from waypoint.engine.hiding import hide_paths, take_after
 from waypoint.engine.platform import Platform
-from waypoint.model import Base
+from waypoint.kernel.process import run_tool
+from waypoint.model import SessionRecord
 from waypoint.store.layout import new_id
 
-__all__ = ["write_skeleton"]
+__all__ = ["make_devices", "mend_skeleton", "write_skeleton"]
 
 _DEVICES = (
     ("null", 1, 3),
@@ -34,32 +37,56 @@ _DEVICE_LINKS = (
     ("stderr", "/proc/self/fd/2"),
 )
 _FICLONE = 0x40049409
+REMOVE_TIMEOUT_S = 600.0
 
 
-def write_skeleton(platform: Platform, base: Base, incarnation: str) -> None:
+def write_skeleton(platform: Platform, session: SessionRecord, incarnation: str) -> None:
     """Fill the empty upper directory of a new branch."""
     upper = platform.layout.layer(incarnation) / "upper"
-    _take_after(base.path, upper)
+    take_after(session.base.path, upper)
     for name in ("proc", "sys"):
         _mkdir(upper / name, 0o555)
-    _make_dev(upper / "dev")
+    make_devices(_mkdir(upper / "dev", 0o755, opaque=True))
     run = _mkdir(upper / "run", 0o755, opaque=True)
     _mkdir(run / "lock", 0o1777)
+    _write_control(platform, upper)
+    state_dir = os.fspath(platform.layout.state_dir.resolve())
+    hide_paths((state_dir, *session.settings.hidden), session.base, upper)
+
+
+def mend_skeleton(platform: Platform, incarnation: str) -> None:
+    """Make saved files ready for a fresh start of our init: what its last life left is of no use, or changed.
+
+    Programs inside had these files to themselves, so nothing in them is followed.
+    """
+    upper = platform.layout.layer(incarnation) / "upper"
+    # A tree of any depth may be there by now.
+    run_tool(("rm", "-rf", "--", os.fspath(upper / ".waypoint")), timeout_s=REMOVE_TIMEOUT_S)
+    _write_control(platform, upper)
+    dev = upper / "dev"
+    if dev.is_dir() and not dev.is_symlink():
+        _make_nodes(dev, [device for device in _DEVICES if not os.path.lexists(dev / device[0])])
+
+
+def _write_control(platform: Platform, upper: Path) -> None:
     control = _mkdir(upper / ".waypoint", 0o755)
     _place_init(platform, control / "init")
     os.symlink("../init", _mkdir(control / "bin", 0o755) / "waypoint-here")
-    _hide(platform.layout.state_dir, base, upper)
 
 
-def _make_dev(dev: Path) -> None:
-    _mkdir(dev, 0o755, opaque=True)
-    for name, major, minor in _DEVICES:
-        os.mknod(dev / name, stat.S_IFCHR | 0o666, os.makedev(major, minor))
-        os.chmod(dev / name, 0o666)  # mknod's mode went through the umask
+def make_devices(dev: Path) -> None:
+    """Fill an empty directory with what every ``/dev`` has."""
+    _make_nodes(dev, _DEVICES)
     for name, target in _DEVICE_LINKS:
         os.symlink(target, dev / name)
     _mkdir(dev / "pts", 0o755)
     _mkdir(dev / "shm", 0o1777)
+
+
+def _make_nodes(dev: Path, devices: Iterable[tuple[str, int, int]]) -> None:
+    for name, major, minor in devices:
+        os.mknod(dev / name, stat.S_IFCHR | 0o666, os.makedev(major, minor))
+        os.chmod(dev / name, 0o666)  # mknod's mode went through the umask
 
 
 def _place_init(platform: Platform, target: Path) -> None:
@@ -82,36 +109,9 @@ def _place_init(platform: Platform, target: Path) -> None:
     os.chmod(target, 0o755)
 
 
-def _hide(path: Path, base: Base, upper: Path) -> None:
-    """Let the branch see an empty directory where the base has ``path`` (the state of other sessions)."""
-    inside = path.resolve()
-    if not inside.is_relative_to(base.path):
-        return
-    at, below = upper, base.path
-    for extra in sorted(
-        base.extra_mounts, key=lambda extra: len(extra.path)
-    ):  # the deepest one is what is seen
-        if inside.is_relative_to(extra.path):
-            at, below = upper.parent / "mounts" / extra.key / "upper", Path(extra.path)
-    parts = inside.relative_to(below).parts
-    for part in parts[:-1]:
-        at, below = at / part, below / part
-        if not at.exists():
-            at.mkdir()
-            _take_after(below, at)
-    _mkdir(at / parts[-1], 0o700, opaque=True)
-
-
 def _mkdir(path: Path, mode: int, *, opaque: bool = False) -> Path:
     path.mkdir()
     path.chmod(mode)
     if opaque:
         os.setxattr(path, "trusted.overlay.opaque", b"y")
     return path
-
-
-def _take_after(source: Path, target: Path) -> None:
-    """Give a directory of the upper layer the owner and mode of the one it covers."""
-    facts = source.stat()
-    os.chown(target, facts.st_uid, facts.st_gid)
-    target.chmod(stat.S_IMODE(facts.st_mode))

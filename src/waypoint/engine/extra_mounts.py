@@ -1,0 +1,88 @@
+"""Other file systems of the host in a branch over its root: each has an overlay of its own, inside the branch's.
+
+Inside, programs may rename the directories above such a mount, and put links where they were. So a checkpoint asks the
+kernel where each mount is and keeps that; whoever brings it back mounts there, and follows no link.
+"""
+
+import errno
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from waypoint.engine.platform import Platform
+from waypoint.engine.walls import root_flags
+from waypoint.errors import EngineError
+from waypoint.kernel.confined import Root, closing, directory_root
+from waypoint.kernel.mounts import mount_overlay, read_mounts
+from waypoint.kernel.syscalls import RESOLVE_NO_SYMLINKS
+from waypoint.model import BranchRecord, SessionRecord
+
+__all__ = ["add_mount_layers", "find_places", "keep_places", "mount_extra", "saved_places"]
+
+
+def add_mount_layers(platform: Platform, session: SessionRecord, incarnation: str) -> None:
+    """Make room in the layer for the changes to the base's extra mounts."""
+    for extra in session.base.extra_mounts:
+        for part in ("upper", "work"):
+            (_parts(platform, incarnation) / extra.key / part).mkdir(parents=True)
+
+
+def mount_extra(
+    platform: Platform, session: SessionRecord, incarnation: str, root: Path, places: Mapping[str, str]
+) -> None:
+    """Mount each at its place in the branch's root, which the host has at ``root``. Raises EngineError."""
+    if not places:
+        return
+    with directory_root(root, "", resolve=RESOLVE_NO_SYMLINKS) as inside:
+        for extra in session.base.extra_mounts:
+            parts = _parts(platform, incarnation) / extra.key
+            with closing(_open_place(inside, extra.path, places[extra.key])) as place:
+                target = Path(f"/proc/self/fd/{place}")
+                mount_overlay(Path(extra.path), parts / "upper", parts / "work", target, root_flags(session))
+
+
+def find_places(platform: Platform, branch: BranchRecord) -> dict[str, str]:
+    """Where the extra mounts are in a running branch, each by its key."""
+    directory = _parts(platform, branch.incarnation)
+    if not directory.exists():
+        return {}
+    keys = "|".join(map(re.escape, os.listdir(directory)))
+    # By what the kernel says of the overlay: all else about a mount can be the same for another one.
+    upper = re.compile(rf"(?:^|,)upperdir=[^,]*/mounts/({keys})/upper(?:,|$)")
+    return {
+        found[1]: entry.path
+        for entry in read_mounts(branch.init_pid)
+        if entry.fstype == "overlay" and entry.root == "/" and (found := upper.search(entry.options))
+    }
+
+
+def keep_places(platform: Platform, branch: BranchRecord, checkpoint_id: str) -> None:
+    """Write down with a checkpoint where the extra mounts are. Nothing of the branch runs now."""
+    if places := find_places(platform, branch):
+        platform.layout.checkpoint_mounts(checkpoint_id).write_text(json.dumps(places))
+
+
+def saved_places(platform: Platform, session: SessionRecord, checkpoint_id: str | None) -> dict[str, str]:
+    """Where the extra mounts of a branch belong that starts from the checkpoint; without one, as the host has them."""
+    places = {extra.key: extra.path for extra in session.base.extra_mounts}
+    if checkpoint_id is not None:
+        kept = platform.layout.checkpoint_mounts(checkpoint_id)
+        places |= json.loads(kept.read_text()) if kept.exists() else {}
+    return places
+
+
+def _open_place(inside: Root, path: str, place: str) -> int:
+    try:
+        return inside.open(place, os.O_PATH | os.O_DIRECTORY)
+    except OSError as error:
+        reason = "a link is on the way there" if error.errno == errno.ELOOP else error.strerror
+        raise EngineError(
+            f"cannot mount what the host has at {path}: it belongs at {place}, and {reason}",
+            hint="if the session has changed that path, use a checkpoint from before; else a base of its own (--base DIR)",
+        ) from error
+
+
+def _parts(platform: Platform, incarnation: str) -> Path:
+    return platform.layout.layer(incarnation) / "mounts"

@@ -1,0 +1,83 @@
+"""The work directory of a session: the live files of its branch ``main`` as a mount of the host.
+
+People and programs of the host work in it. A link through ``/proc`` would not do: what runs there can be saved only if the
+kernel can name where it is (docs/checkpoints.md, "Manual mode").
+"""
+
+import logging
+import os
+from pathlib import Path
+
+from waypoint.engine.platform import Platform
+from waypoint.errors import EngineError
+from waypoint.kernel.confined import closing, directory_root
+from waypoint.kernel.mounts import read_mounts
+from waypoint.kernel.syscalls import (
+    MNT_DETACH,
+    MOUNT_ATTR_NODEV,
+    MOUNT_ATTR_NOSUID,
+    clone_mount,
+    move_mount,
+    set_mount_attributes,
+    unmount,
+)
+from waypoint.model import SessionRecord
+
+__all__ = ["hide_work", "show_work", "show_work_again"]
+
+log = logging.getLogger(__name__)
+
+# What the session's programs make there is not to have power over the host.
+_ATTRIBUTES = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
+
+
+def show_work(platform: Platform, session: SessionRecord, incarnation: str) -> None:
+    """Let the session's work directory, if it has one, show the files of that incarnation. Done already is fine."""
+    place = session.settings.work_dir
+    if place is None:
+        return
+    try:
+        _show(platform, session, incarnation, Path(place))
+    except OSError as error:
+        raise EngineError(
+            f"the live files cannot be shown at {place}: {error.strerror}",
+            hint="make it an empty directory again; the next command shows them there",
+        ) from error
+
+
+def _show(platform: Platform, session: SessionRecord, incarnation: str, place: Path) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    with directory_root(platform.layout.mount(incarnation), "") as root:
+        try:
+            found = root.open(session.workspace, os.O_PATH | os.O_DIRECTORY)
+        except (FileNotFoundError, NotADirectoryError):
+            log.warning("%s shows nothing: there is no %s in the session", place, session.workspace)
+            hide_work(session)
+            return
+        with closing(found):
+            if os.path.samestat(os.stat(place), os.fstat(found)):
+                return
+            copy = clone_mount(found)
+    with closing(copy):
+        set_mount_attributes(copy, _ATTRIBUTES)
+        hide_work(session)
+        with closing(os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as target:
+            move_mount(copy, target)
+        set_mount_attributes(copy, 0)  # below a mount that is shared with others it has become so too
+
+
+def show_work_again(platform: Platform, session: SessionRecord, incarnation: str) -> None:
+    """Let the work directory show the incarnation that it showed before; nothing if that is not mounted any more."""
+    if os.path.ismount(platform.layout.mount(incarnation)):
+        show_work(platform, session, incarnation)
+    else:
+        hide_work(session)
+
+
+def hide_work(session: SessionRecord) -> None:
+    """Let the work directory show nothing. Programs that are still in it keep what they have. Done already is fine."""
+    place = session.settings.work_dir
+    if place is None:
+        return
+    while any(entry.path == place and entry.fstype == "overlay" for entry in read_mounts()):
+        unmount(place, MNT_DETACH)
