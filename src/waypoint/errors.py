@@ -4,19 +4,27 @@
 
     WaypointError
     ├── UsageError              2    the request itself is wrong; nothing was touched
-    │   └── InvalidName         2
+    │   ├── InvalidName         2
+    │   ├── BadSyntax           2    a line that is none to bash; nothing of it was run
+    │   └── CommandTooLong      2
     ├── SessionError
     │   ├── NotFound            3    no such session, branch, checkpoint or base
     │   ├── AlreadyExists       5    the name is taken
     │   ├── Busy                5    someone else works on the branch (only with no-wait)
     │   ├── BranchReplaced      5    the branch was restored while a command ran in it
+    │   ├── Suspended           5    the branch rests on disk: resume its session
     │   └── Broken              6    the branch no longer answers
     ├── CopyFailed              1    a file cannot be copied into or out of a branch
+    ├── BuildFailed             1    a base could not be built, fetched or unpacked; nothing of it is left
     ├── EngineError             6    the kernel or CRIU refused; the branch runs on as before
     │   ├── ForkIncomplete      6    some of several new branches could not be made; the others are there
+    │   │   └── ResumeIncomplete 6   some branches of a session could not be brought back; the others run
     │   ├── DumpFailed          6
     │   ├── RestoreFailed       6
     │   ├── LaunchFailed        6
+    │   ├── ShareUnavailable    6    a volume or secret of the host cannot be mounted
+    │   ├── BaseGone            6    the directory below a session is not at its place any more
+    │   ├── BaseMountGone       6    a file system of the host below the session is not mounted any more
     │   └── CleanupFailed       6    something could not be undone; named in the message
     ├── ShellError              6    the shell of a terminal cannot take the command
     │   ├── ShellDied           6
@@ -25,6 +33,7 @@
     │   └── WaitTimedOut      124
     ├── StoreError              6
     │   ├── PoolFull            6
+    │   ├── DiskLimitReached    6    a branch may take no more space in the pool
     │   ├── PoolNotReady        7    run ``waypoint setup``
     │   └── CatalogueTooNew     7    written by a newer version
     └── HostError               7    this machine lacks something
@@ -45,6 +54,12 @@ TYPE_CHECKING = False  # as in typing, which costs a third of the interpreter's 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+    from typing import TypeVar
+
+    E = TypeVar("E", bound="ShellError")
+
+
+_NAME_HINT = "use letters, digits, '.', '_' and '-', at most 64, starting with a letter or digit"
 
 
 class WaypointError(Exception):
@@ -72,12 +87,22 @@ class InvalidName(UsageError):
 
     code = "invalid_name"
 
-    def __init__(self, kind: str, name: str) -> None:
-        super().__init__(
-            f"invalid {kind} name {name!r}",
-            hint="use letters, digits, '.', '_' and '-', at most 64, starting with a letter or digit",
-        )
+    def __init__(self, kind: str, name: str, *, hint: str = _NAME_HINT) -> None:
+        super().__init__(f"invalid {kind} name {name!r}", hint=hint)
         self.name = name
+
+
+class BadSyntax(UsageError):
+    """A command that bash cannot read. Nothing of it was run."""
+
+    code = "bad_syntax"
+    hint = "correct the line; what is not closed: a quote, a bracket, if, do?"
+
+
+class CommandTooLong(UsageError):
+    """A command of more bytes than a shell is given. Nothing of it was run."""
+
+    code = "command_too_long"
 
 
 class SessionError(WaypointError):
@@ -90,10 +115,11 @@ class NotFound(SessionError):
     exit_code = 3
     code = "not_found"
 
-    def __init__(self, kind: str, name: str, *, hint: str = "") -> None:
-        super().__init__(f"no {kind} named {name!r}", hint=hint)
+    def __init__(self, kind: str, name: str | int, *, hint: str = "") -> None:
+        which = f"named {name!r}" if isinstance(name, str) else f"{name}"
+        super().__init__(f"no {kind} {which}", hint=hint)
         self.kind = kind
-        self.name = name
+        self.name = str(name)
 
 
 class AlreadyExists(SessionError):
@@ -122,6 +148,19 @@ class BranchReplaced(SessionError):
     code = "branch_replaced"
 
 
+class Suspended(SessionError):
+    """The branch rests on disk, and nothing of it runs. Nothing was touched."""
+
+    exit_code = 5
+    code = "suspended"
+
+    def __init__(self, session_id: str, branch: str) -> None:
+        super().__init__(
+            f"branch {branch!r} of session {session_id} is suspended",
+            hint=f"bring the session back: waypoint resume {session_id}",
+        )
+
+
 class Broken(SessionError):
     """The branch does not answer any more. Its checkpoints are intact: restore one."""
 
@@ -139,6 +178,13 @@ class CopyFailed(WaypointError):
         super().__init__(f"cannot copy {path!r}: {reason}", hint=hint)
         self.path = path
         self.reason = reason
+
+
+class BuildFailed(WaypointError):
+    """A base could not be made. Nothing of it is left, and no session was created."""
+
+    code = "build_failed"
+    hint = "see to what the message names, and try again: steps that succeeded are not repeated"
 
 
 class EngineError(WaypointError):
@@ -165,9 +211,9 @@ class RestoreFailed(EngineError):
 
     code = "restore_failed"
 
-    def __init__(self, checkpoint: str, reason: str, log_file: Path) -> None:
+    def __init__(self, checkpoint: str, reason: str, log_file: Path, *, hint: str = "") -> None:
         super().__init__(
-            f"cannot restore checkpoint {checkpoint!r}: {reason}", hint=f"CRIU's log: {log_file}"
+            f"cannot restore checkpoint {checkpoint!r}: {reason}", hint=hint or f"CRIU's log: {log_file}"
         )
         self.checkpoint = checkpoint
         self.reason = reason
@@ -180,17 +226,69 @@ class LaunchFailed(EngineError):
     code = "launch_failed"
 
 
+class ShareUnavailable(EngineError):
+    """A volume or secret of the host cannot be mounted. Nothing is left of the branch that was to have it."""
+
+    code = "share_unavailable"
+    hint = "no checkpoint holds it: bring it back on the host and try again"
+
+    def __init__(self, share: str, reason: str, *, hint: str = "") -> None:
+        super().__init__(f"cannot mount {share}: {reason}", hint=hint)
+        self.share = share
+        self.reason = reason
+
+
+class BaseGone(EngineError):
+    """The directory below a session is not where it was when the session began."""
+
+    code = "base_gone"
+
+    def __init__(self, session: str, path: str) -> None:
+        super().__init__(
+            f"{path}, the base of session {session}, is gone or has become a link",
+            hint="put the directory back at the same place, and repeat the command",
+        )
+
+
+class BaseMountGone(EngineError):
+    """A file system of the host that was mounted when a session began is not mounted any more.
+
+    What the session has changed there lies over its files, so nothing of the session can be brought back without it.
+    """
+
+    code = "base_mount_gone"
+
+    def __init__(self, session: str, paths: Sequence[str]) -> None:
+        many = len(paths) > 1
+        super().__init__(
+            f"{', '.join(paths)}: the host had {'file systems' if many else 'a file system'} mounted there when session"
+            f" {session} began, and {'has not all of them' if many else 'does not have it'} any more",
+            hint="mount it again on the host, at the same place, and repeat the command",
+        )
+
+
 class ForkIncomplete(EngineError):
     """Some of the branches asked for could not be made; nothing is left of those. The others run."""
 
     code = "fork_incomplete"
     hint = "the others run; fork again to make the rest"
+    what = "made"
 
     def __init__(self, made: Sequence[str], errors: Mapping[str, Exception]) -> None:
         reasons = "; ".join(f"{name}: {error}" for name, error in errors.items())
-        super().__init__(f"{len(errors)} of {len(made) + len(errors)} branches could not be made: {reasons}")
+        super().__init__(
+            f"{len(errors)} of {len(made) + len(errors)} branches could not be {self.what}: {reasons}"
+        )
         self.made = tuple(made)
         self.errors = dict(errors)
+
+
+class ResumeIncomplete(ForkIncomplete):
+    """Some branches of a suspended session could not be brought back and stay suspended. The others run."""
+
+    code = "resume_incomplete"
+    hint = "the others run; see to the cause and resume again, or fork a checkpoint"
+    what = "brought back"
 
 
 class CleanupFailed(EngineError):
@@ -204,11 +302,43 @@ class CleanupFailed(EngineError):
         self.failures = tuple(failures)
 
 
+class LimitReached:
+    """A limit of a branch that was reached while a command ran: no error, but the reason of some.
+
+    ``times`` is how often it stopped something, None where nobody counts that.
+    """
+
+    __slots__ = ("maximum", "message", "name", "times")
+
+    def __init__(self, name: str, maximum: int, times: int | None, message: str) -> None:
+        self.name = name
+        self.maximum = maximum
+        self.times = times
+        self.message = message
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __repr__(self) -> str:
+        return f"LimitReached({self.message!r})"
+
+
 class ShellError(WaypointError):
-    """The terminal's shell cannot take the command. The branch runs on."""
+    """The terminal's shell cannot take the command. The branch runs on.
+
+    ``limits_reached`` are the limits of the branch that were reached meanwhile.
+    """
 
     exit_code = 6
     code = "shell"
+    limits_reached: tuple[LimitReached, ...] = ()
+
+    def because_of(self: E, limits_reached: tuple[LimitReached, ...]) -> E:
+        """The same error, which names them too."""
+        if limits_reached:
+            self.limits_reached = limits_reached
+            self.args = ("; ".join(map(str, (self, *limits_reached))),)
+        return self
 
 
 class ShellDied(ShellError):
@@ -276,6 +406,12 @@ class PoolFull(StoreError):
     """No space left in the pool. The branch runs on and no checkpoint was made."""
 
     code = "pool_full"
+
+
+class DiskLimitReached(StoreError):
+    """The branch may take no more space in the pool. It runs on; what was at the destination is whole."""
+
+    code = "disk_limit"
 
 
 class PoolNotReady(StoreError):

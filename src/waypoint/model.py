@@ -6,16 +6,27 @@ from enum import StrEnum
 from pathlib import Path
 
 __all__ = [
+    "Allowed",
     "Base",
     "BaseKind",
+    "BaseRecord",
     "BranchRecord",
+    "CheckpointKind",
     "CheckpointRecord",
     "CopyResult",
     "ExtraMount",
+    "ImageConfig",
+    "Limits",
+    "Network",
+    "NetworkMode",
     "OperationRecord",
     "OperationStatus",
+    "PortRecord",
+    "Secret",
     "SessionRecord",
     "SessionSettings",
+    "Volume",
+    "Walls",
 ]
 
 
@@ -42,6 +53,93 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageConfig:
+    """What an image says about its use. A base that is not from an image says nothing."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: str | None = None
+    user: str | None = None
+    shell: tuple[str, ...] = ()
+    ports: tuple[str, ...] = ()
+    volumes: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseRecord:
+    """A base stored in the pool. ``image`` is the image of the build store that has the same files, if any."""
+
+    id: str
+    names: tuple[str, ...]
+    created_at: float
+    size_bytes: int
+    source: str
+    config: ImageConfig = ImageConfig()
+    image: str | None = None
+
+
+class NetworkMode(StrEnum):
+    NAT = "nat"  # outbound through the host, an address of its own
+    ISOLATED = "isolated"  # loopback only
+    HOST = "host"  # the host's own network
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowed:
+    """A place outside that a session may reach: a host by name or address, on one port or on all."""
+
+    host: str
+    port: int | None = None
+    addresses: tuple[str, ...] = ()  # what the name meant when the session was made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """How a session reaches the outside. ``allowed`` is None where everything is; else nothing else is."""
+
+    mode: NetworkMode = NetworkMode.ISOLATED
+    allowed: tuple[Allowed, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What each branch of a session may use at most; None is no limit."""
+
+    memory_bytes: int | None = None
+    cpus: float | None = None
+    pids: int | None = None
+    disk_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walls:
+    """What a session may not do to the host it runs on."""
+
+    privileged: bool = False
+    no_new_privs: bool = False
+    read_only_base: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """A directory or file of the host inside a session: shared by all branches, in no checkpoint."""
+
+    source: str
+    path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secret:
+    """A file of the host that is read anew for each incarnation and shown below /run/secrets."""
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSettings:
     """What was asked for when the session was made, and holds for all of its branches."""
 
@@ -50,6 +148,15 @@ class SessionSettings:
     size: tuple[int, int] | None = None
     allow_self: bool = False
     attended: bool = False
+    user: str | None = None
+    network: Network = Network()
+    limits: Limits = Limits()
+    walls: Walls = Walls()
+    volumes: tuple[Volume, ...] = ()
+    secrets: tuple[Secret, ...] = ()
+    hidden: tuple[str, ...] = ()  # paths of the host that a session over its root does not see
+    shown: tuple[str, ...] = ()  # those that are hidden by default, but not here
+    work_dir: str | None = None  # where the host sees the live files of ``main`` as a mount
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +172,10 @@ class SessionRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchRecord:
-    """A live branch. ``incarnation`` names its files, mount and cgroup; a restore gives it a new one."""
+    """A live branch. ``incarnation`` names its files, mount and cgroup; a restore gives it a new one.
+
+    One that is suspended has none of these, and no ``init_pid``: that is 0. Its head is where it comes back.
+    """
 
     session_id: str
     name: str
@@ -73,6 +183,15 @@ class BranchRecord:
     init_pid: int
     head: str | None
     created_at: float
+    is_suspended: bool = False
+
+
+class CheckpointKind(StrEnum):
+    """What a checkpoint holds besides the files of the branch; see docs/checkpoints.md."""
+
+    FULL = "full"  # all processes and terminals of the branch
+    FILES = "files"  # nothing
+    PROCESS = "process"  # a program that ran on the host, in the session's work directory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +203,17 @@ class CheckpointRecord:
     branch: str
     created_at: float
     memory_bytes: int
+    kind: CheckpointKind = CheckpointKind.FULL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortRecord:
+    """A TCP port of a branch, and the port of the host's loopback that leads to it."""
+
+    session_id: str
+    branch: str
+    port: int
+    host_port: int
 
 
 class OperationStatus(StrEnum):

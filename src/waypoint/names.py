@@ -20,6 +20,8 @@ _RESERVED = frozenset({("checkpoint", "current")})
 def parse_name(kind: str, text: str) -> str:
     """``text`` if it may be the name of a ``kind``; the check comes before any path is built from it."""
     is_name = 0 < len(text) <= _LENGTH_MAX and text[0] in _FIRST and _LATER.issuperset(text)
-    if not is_name or (kind, text) in _RESERVED:
+    if not is_name:
         raise InvalidName(kind, text)
+    if (kind, text) in _RESERVED:
+        raise InvalidName(kind, text, hint="it is reserved: choose another")
     return text

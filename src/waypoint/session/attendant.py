@@ -1,7 +1,7 @@
 """Answers what programs inside a session ask of the host: ``waypoint-here snapshot NAME``.
 
 There is no daemon of Waypoint's, but somebody must listen: a session that allows this has one background process,
-which ends with the session. It keeps no state of its own. Killed, it is started again by the next operation, and
+which ends with the session, or rests with it. It keeps no state of its own. Killed, it is started again by the next operation, and
 asks that are pending in a branch are told to it once more.
 
 Like fork(2), a snapshot from the inside returns twice: in the branch that was saved, and in every branch that
@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from waypoint.errors import Busy, NotFound, WaypointError
-from waypoint.kernel.process import DEVNULL, spawn
+from waypoint.kernel.process import detach
 from waypoint.model import BranchRecord, SessionRecord
 from waypoint.session.context import Context
-from waypoint.session.operations import snapshot_branch
 from waypoint.session.place import Place
+from waypoint.session.saving import snapshot_branch
 from waypoint.shell.client import ShellClient
 from waypoint.shell.protocol import Ask, Reply, Request, encode_answer, encode_frame, parse_ask
 from waypoint.store.lock import attendant_lock, locked
@@ -32,20 +32,17 @@ END_TIMEOUT_S = 10.0
 
 def ensure_attendant(context: Context, session: SessionRecord) -> None:
     """Start the session's background process if it is wanted and not there."""
-    if not session.settings.allow_self:
+    branches = context.catalogue.branches(session.id)
+    if not session.settings.allow_self or all(branch.is_suspended for branch in branches):
         return
     with suppress(Busy):  # it is there
         with locked(context.layout.lock(attendant_lock(session.id)), what="attendant", wait=False):
             pass
-        spawn(
-            (sys.executable, "-m", __name__, os.fspath(context.layout.state_dir), session.id),
-            stdout=DEVNULL,
-            stderr=DEVNULL,
-        )
+        detach((sys.executable, "-m", __name__, os.fspath(context.layout.state_dir), session.id))
 
 
 def await_attendant_end(context: Context, session: SessionRecord) -> None:
-    """The session is removed: wait until its background process has noticed."""
+    """The session is removed or suspended: wait until its background process has noticed."""
     if not session.settings.allow_self:
         return
     path = context.layout.lock(attendant_lock(session.id))
@@ -61,7 +58,7 @@ class _Attendant:
         self._answers: dict[tuple[str, int], tuple[int, str]] = {}  # by incarnation and ask
 
     def attend(self) -> None:
-        """Until the session is removed."""
+        """Until the session is removed or suspended."""
         while self._is_wanted():
             branches = {record.incarnation: record for record in self._branches()}
             for incarnation in set(self._clients) - set(branches):
@@ -79,12 +76,13 @@ class _Attendant:
 
     def _is_wanted(self) -> bool:
         try:
-            return self._context.catalogue.session(self._session.id).is_open
+            return self._context.catalogue.session(self._session.id).is_open and bool(self._branches())
         except NotFound:
             return False
 
     def _branches(self) -> list[BranchRecord]:
-        return self._context.catalogue.branches(self._session.id)
+        branches = self._context.catalogue.branches(self._session.id)
+        return [branch for branch in branches if not branch.is_suspended]
 
     def _connect(self, branch: BranchRecord) -> None:
         place = Place(
@@ -149,9 +147,17 @@ def _is_of(note: Path, ask: Ask) -> bool:
 def main(state_dir: str, session_id: str) -> None:
     context = Context(Path(state_dir))
     try:
-        session = context.catalogue.session(session_id)
-        with locked(context.layout.lock(attendant_lock(session.id)), what="attendant", wait=False):
+        path = context.layout.lock(attendant_lock(session_id))
+        context.catalogue.session(session_id)  # a lock file is made only for what exists
+        with locked(path, what="attendant", wait=False):
+            try:
+                session = context.catalogue.session(session_id)
+            except NotFound:  # removed since, and its locks with it: ours is not to stay
+                path.unlink(missing_ok=True)
+                raise
             _Attendant(context, session).attend()
+            context.catalogue.close()
+            os._exit(0)  # with the lock: whoever has waited for that finds nothing of us any more
     except (Busy, NotFound):  # another one attends, or there is nothing left to attend to
         return
     finally:

@@ -6,14 +6,23 @@ asked for later (:mod:`waypoint.session.jobs`).
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 
-from waypoint.errors import Busy, ShellDied, UsageError
+from waypoint.errors import Busy, CommandTooLong, ShellDied, ShellError, UsageError
 from waypoint.log import Timeline
 from waypoint.names import MAIN
 from waypoint.session.following import Follower, Sink
 from waypoint.session.place import Place
-from waypoint.shell.client import ConnectionLost, InitRefused, ShellClient, shell_error
+from waypoint.shell.client import (
+    ANSWER_TIMEOUT_S,
+    ConnectionLost,
+    InitRefused,
+    ShellClient,
+    shell_error,
+    silent,
+)
 from waypoint.shell.protocol import (
     FROM_NOW,
     Ended,
@@ -31,6 +40,10 @@ TYPE_CHECKING = False  # see waypoint.errors
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
+    from waypoint.errors import LimitReached
+    from waypoint.session.place import Unlimited
+    from waypoint.session.reached import LimitWatch
+
 __all__ = [
     "CommandResult",
     "checked_text",
@@ -42,12 +55,16 @@ __all__ = [
 
 _TIMEOUT_MAX_S = 1e8  # three years: more than any clock call takes
 _TEXT_BYTES_MAX = 1 << 20
+_QUOTA_EXCEEDED = os.strerror(errno.EDQUOT)
 
 
 class CommandResult:
-    """How a command ended and all it wrote: to the terminal, or, if isolated, to its two outputs."""
+    """How a command ended and all it wrote: to the terminal, or, if isolated, to its two outputs.
 
-    __slots__ = ("duration_ms", "error_bytes", "exit_code", "output_bytes", "phases_ms")
+    ``limits_reached`` are the limits of the branch that it, or another process meanwhile, ran into.
+    """
+
+    __slots__ = ("duration_ms", "error_bytes", "exit_code", "limits_reached", "output_bytes", "phases_ms")
 
     def __init__(
         self,
@@ -57,12 +74,14 @@ class CommandResult:
         error_bytes: bytes = b"",
         duration_ms: float,
         phases_ms: Mapping[str, float],
+        limits_reached: tuple[LimitReached, ...] = (),
     ) -> None:
         self.exit_code = exit_code
         self.output_bytes = output_bytes
         self.error_bytes = error_bytes
         self.duration_ms = duration_ms
         self.phases_ms = phases_ms
+        self.limits_reached = limits_reached
 
     def __repr__(self) -> str:
         errors = f", errors={self.errors!r}" if self.error_bytes else ""
@@ -128,7 +147,7 @@ def command_progress(
     checked_timeout(timeout_s)
     with place.terminal_lock(terminal, wait=wait, timeout_s=timeout_s):
         with timeline.step("start"):
-            client, incarnation, job = _start(place, terminal, payload, wait=wait, timeout_s=timeout_s)
+            client, incarnation, job, watch = _start(place, terminal, payload, wait=wait, timeout_s=timeout_s)
         with (
             timeline.step("run"),
             Follower(place, client, incarnation, job, sink, limit_bytes=output_limit) as follower,
@@ -138,15 +157,19 @@ def command_progress(
             except GeneratorExit:
                 follower.give_up()
                 raise
+            except ShellError as error:
+                error.because_of(watch.reached())
+                raise
     total_ms = timeline.total_ms()
-    place.catalogue.record("exec", place.session_id, place.branch, total_ms, timeline.phases_ms)
+    place.record("exec", total_ms, timeline.phases_ms)
     if ended.how != How.STATUS:
-        raise _shell_died(ended, place.where, sink.collected())
+        raise _shell_died(ended, place.where, sink.collected()).because_of(watch.reached())
     return CommandResult(
         exit_code=ended.status,
         output_bytes=sink.collected(),
         duration_ms=total_ms,
         phases_ms=timeline.phases_ms,
+        limits_reached=watch.reached(),
     )
 
 
@@ -156,24 +179,26 @@ def start_command(
     """Start ``text`` in the shell and leave it to itself; return the number of its job."""
     payload = checked_text(text)
     with place.terminal_lock(terminal, wait=wait, timeout_s=timeout_s):
-        client, _, job = _start(place, terminal, payload, wait=wait, timeout_s=timeout_s, follow=False)
+        client, _, job, _ = _start(place, terminal, payload, wait=wait, timeout_s=timeout_s, follow=False)
         client.close()
     return job
 
 
 def _start(
     place: Place, terminal: str, payload: bytes, *, wait: bool, timeout_s: float | None, follow: bool = True
-) -> tuple[ShellClient, str, int]:
+) -> tuple[ShellClient, str, int, LimitWatch | Unlimited]:
     """Connect and start the command. The gate is held until init has said that it started.
 
     So a checkpoint cannot cut the connection in between, and it is never in doubt whether it runs.
     """
+    frame = encode_run(terminal, payload, follow=follow)
     while True:
         with place.gate():
             incarnation = place.incarnation()
+            watch = place.watch_limits(incarnation)
             client = place.connect(incarnation)
             try:
-                return client, incarnation, client.start(encode_run(terminal, payload, follow=follow))
+                return client, incarnation, _hand_over(place, client, incarnation, frame), watch
             except InitRefused as refusal:
                 if refusal.reason != ErrorCode.BUSY:
                     client.close()
@@ -186,16 +211,30 @@ def _start(
             _wait_for_prompt(place, client, terminal, wait=wait, timeout_s=timeout_s)
 
 
+def _hand_over(place: Place, client: ShellClient, incarnation: str, frame: bytes) -> int:
+    """Give init a command to run; also where the branch can hold no more files, as that for its text."""
+    try:
+        return client.start(frame)
+    except InitRefused as refusal:
+        if _QUOTA_EXCEEDED not in str(refusal):
+            raise
+    from waypoint.session.room import with_room
+
+    return with_room(place, incarnation, len(frame), lambda: client.start(frame))
+
+
 def _wait_for_prompt(
     place: Place, client: ShellClient, terminal: str, *, wait: bool, timeout_s: float | None
 ) -> None:
     """Wait until the shell may be free; a checkpoint in between only makes us look again."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    status: TerminalStatus | None = None
     try:
         client.send(encode_watch(terminal, FROM_NOW))
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            kind, payload = client.next_frame(left)
+            # However little time is left: what is in the way is told at once, and is to be named.
+            kind, payload = client.next_frame(ANSWER_TIMEOUT_S if status is None else left)
             if kind != Reply.TERMINAL:
                 continue
             status = parse_terminal(payload)
@@ -205,8 +244,8 @@ def _wait_for_prompt(
                 raise _busy(place, status)
     except ConnectionLost:
         return
-    except TimeoutError:
-        raise _busy(place, status) from None
+    except TimeoutError as error:
+        raise (silent() if status is None else _busy(place, status)) from error
 
 
 def _busy(place: Place, status: TerminalStatus) -> Busy:
@@ -231,7 +270,7 @@ def checked_text(text: str) -> bytes:
         raise UsageError(f"the command is not text: {error.reason}", hint="encode it as UTF-8") from error
     if len(payload) > _TEXT_BYTES_MAX:
         what = f"a command of {len(payload)} bytes; at most {_TEXT_BYTES_MAX} can be given"
-        raise UsageError(what, hint="write it into a file of the branch and run that")
+        raise CommandTooLong(what, hint="write it into a file of the branch and run that")
     return payload
 
 

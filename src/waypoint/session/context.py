@@ -18,6 +18,7 @@ from waypoint.errors import (
     WaypointError,
 )
 from waypoint.kernel.cgroup import find_cgroup2
+from waypoint.kernel.controllers import find_controllers
 from waypoint.kernel.criu import Criu
 from waypoint.kernel.undo import UndoStack
 from waypoint.log import Timeline
@@ -29,8 +30,10 @@ from waypoint.store.live import require_set_up
 from waypoint.store.lock import branch_lock, gate_lock, terminal_lock
 from waypoint.store.pool import open_pool, unmount_pool
 
-__all__ = ["Context", "Operation", "criu_tool", "launcher_path"]
+__all__ = ["BASES", "Context", "Operation", "criu_tool", "launcher_path", "preload_path"]
 
+BASES = "bases"
+"""Stands for a session in the records and locks of operations on bases."""
 
 _BUILT = Path(__file__).parent.parent / "_bin"
 
@@ -40,12 +43,17 @@ def launcher_path() -> Path:
     return _BUILT / "waypoint-init"
 
 
+def preload_path() -> Path:
+    """What is loaded into CRIU (native/preload), built with the package."""
+    return _BUILT / "criu-preload.so"
+
+
 def criu_tool(layout: Layout, command: tuple[str, ...], version: str) -> Criu:
     """CRIU as set-up found it, with what was built for it with the package."""
     return Criu(
         command=command,
         launcher=launcher_path(),
-        preload=_BUILT / "criu-preload.so",
+        preload=preload_path(),
         kdat=layout.kdat(version),
     )
 
@@ -85,6 +93,7 @@ class Context:
             layers=driver_for(open_pool(self.layout.state_dir)),
             criu=criu,
             cgroup2=find_cgroup2(),
+            controllers=find_controllers(),
         )
 
     def unmount_pool(self) -> None:
@@ -183,6 +192,8 @@ class Context:
 
 def _explained(kind: str, session_id: str, branch: str, error: OSError) -> WaypointError:
     where = f"session {session_id}, branch {branch!r}" if branch else f"session {session_id}"
+    if session_id == BASES:
+        where = "a base"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return PoolFull(
             f"cannot {kind}: the pool has no space left ({where})",

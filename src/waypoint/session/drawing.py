@@ -5,10 +5,18 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from waypoint.model import CheckpointKind
+
 if TYPE_CHECKING:
     from waypoint.session.session import Branch, Session
 
 __all__ = ["age", "draw_tree", "megabytes", "status"]
+
+_HELD = {
+    CheckpointKind.FULL: "memory {}, ",
+    CheckpointKind.FILES: "no processes, ",
+    CheckpointKind.PROCESS: "program {}, ",
+}
 
 
 def draw_tree(session: "Session") -> str:
@@ -20,11 +28,12 @@ def draw_tree(session: "Session") -> str:
     for branch in session.branches():
         below[branch.record.head].append(_Item(f"▶ {branch.name}  {status(branch)}"))
     for checkpoint in session.checkpoints():
-        memory, files = megabytes(checkpoint.memory_bytes), megabytes(session.files_bytes(checkpoint))
-        about = f"memory {memory}, files {files}, {age(checkpoint.created_at)}"
+        memory = _HELD[checkpoint.kind].format(megabytes(checkpoint.memory_bytes))
+        files = megabytes(session.files_bytes(checkpoint))
+        about = f"{memory}files {files}, {age(checkpoint.created_at)}"
         below[checkpoint.parent].append(_Item(f"● {checkpoint.name}  {about}", checkpoint.id))
     name = f" ({session.record.name})" if session.record.name else ""
-    lines = [f"{session.id}{name}  base {session.record.base.path}, started in {session.record.workspace}"]
+    lines = [f"{session.id}{name}  base {session.base_name}, started in {session.record.workspace}"]
     waiting = _place(below[None], "")
     while waiting:
         item, lead, indent = waiting.pop()
@@ -52,6 +61,8 @@ def _place(items: list[_Item], indent: str) -> list[tuple[_Item, str, str]]:
 
 
 def status(branch: "Branch") -> str:
+    if branch.record.is_suspended:
+        return "suspended"
     return "running" if branch.is_running() else "dead"
 
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from os import PathLike
 from typing import TYPE_CHECKING
 
-from waypoint.errors import Broken, CopyFailed, NotFound, PoolFull, UsageError
+from waypoint.errors import Broken, CopyFailed, DiskLimitReached, NotFound, PoolFull, Suspended, UsageError
 from waypoint.kernel.confined import Root, host_root, process_root, reopened, status_of
 from waypoint.kernel.file_tree import (
     PERMISSIONS,
@@ -37,7 +37,7 @@ from waypoint.store.lock import locked
 if TYPE_CHECKING:
     from waypoint.kernel.tar_stream import Readable, Writable
 
-__all__ = ["BranchFiles"]
+__all__ = ["BranchFiles", "copy_between"]
 
 _Path = str | PathLike[str]
 _Progress = Callable[[CopyResult], None]
@@ -86,17 +86,19 @@ class BranchFiles:
         path: _Path,
         *,
         links: bool = False,
+        follow: bool = False,
         wait: bool = True,
         on_progress: _Progress | None = None,
     ) -> CopyResult:
-        """Copy a file or directory of the host into the branch. With ``links``, links as links.
+        """Copy a file or directory of the host into the branch. With ``links``, links as links; with ``follow``, what
+        ``host_path`` itself leads to if it is one.
 
         A directory is merged into one that is there; a file goes into it. Anything else is replaced.
         """
         outside, inside = _outside(host_path), _inside(path)
         job = CopyJob(keeps_links=links, on_progress=on_progress)
         with host_root() as host, self._reached("upload", writes=True, wait=wait) as root:
-            _copy(host, outside, root, inside, job)
+            copy_between(host, outside, root, inside, job, follow=follow)
         return job.result()
 
     def download(
@@ -105,14 +107,18 @@ class BranchFiles:
         host_path: _Path,
         *,
         links: bool = False,
+        follow: bool = False,
         wait: bool = True,
         on_progress: _Progress | None = None,
     ) -> CopyResult:
-        """Copy a file or directory of the branch to the host, as :meth:`upload` does the other way."""
+        """Copy a file or directory of the branch to the host, as :meth:`upload` does the other way.
+
+        With ``follow``, ``path`` may be a link; it never leads out of the branch.
+        """
         inside, outside = _inside(path), _outside(host_path)
         job = CopyJob(keeps_links=links, on_progress=on_progress)
         with host_root() as host, self._reached("download", writes=False, wait=wait) as root:
-            _copy(root, inside, host, outside, job)
+            copy_between(root, inside, host, outside, job, follow=follow)
         return job.result()
 
     def upload_tar(
@@ -187,6 +193,8 @@ class BranchFiles:
             if writes:
                 recover_branch(context, session.id, name)
             branch = context.catalogue.branch(session.id, name)
+            if branch.is_suspended:
+                raise Suspended(session.id, name)
             cgroup = context.platform.cgroup(branch.incarnation)
             with ExitStack() as stack:
                 try:
@@ -201,9 +209,11 @@ class BranchFiles:
         context.catalogue.record(verb, session.id, name, timeline.total_ms(), timeline.phases_ms)
 
 
-def _copy(source: Root, path: str, target: Root, to: str, job: CopyJob) -> None:
-    """Copy what is at ``path`` below one root to ``to`` below another."""
-    with _found(source, path) as found:
+def copy_between(
+    source: Root, path: str, target: Root, to: str, job: CopyJob, *, follow: bool = False
+) -> None:
+    """Copy what is at ``path`` below one root to ``to`` below another; with ``follow``, what a link there leads to."""
+    with _found(source, path, follow=follow) as found:
         status, shown, name = os.fstat(found), source.shown(path.rstrip("/")), os.path.basename(path)
         if stat.S_ISDIR(status.st_mode):
             with reopened(found, os.O_RDONLY | os.O_DIRECTORY) as directory:
@@ -267,7 +277,11 @@ def _explained(where: str, *, writes: bool) -> Iterator[None]:
     except BrokenPipeError:  # whoever read our archive has gone
         raise
     except OSError as error:
-        if writes and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if writes and error.errno == errno.EDQUOT:
+            raise DiskLimitReached(
+                f"cannot copy: the disk limit is reached ({where})", hint="delete files in the branch"
+            ) from error
+        if writes and error.errno == errno.ENOSPC:
             raise PoolFull(
                 f"cannot copy: the pool has no space left ({where})",
                 hint="grow it (waypoint pool resize SIZE) or remove sessions (waypoint cleanup SESSION)",

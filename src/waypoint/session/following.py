@@ -38,15 +38,34 @@ REPEAT_S = 0.1
 LOST = b"\n[output lost: nobody read it in time]\n"
 
 
-class Sink:
-    """Where the output of a job goes: collected, or to a function as it comes."""
+class Room:
+    """How much output a job may write, in all of its sinks together."""
 
-    __slots__ = ("_chunks", "_give", "_newlines", "from_terminal", "offset", "reader_gone")
+    __slots__ = ("_left", "is_exceeded", "limit_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.is_exceeded = False
+        self._left = limit_bytes
+
+    def fitting(self, data: bytes) -> bytes:
+        """The part of ``data`` that there is room for, which is taken."""
+        fits = data[: self._left]
+        self._left -= len(fits)
+        self.is_exceeded |= len(fits) < len(data)
+        return fits
+
+
+class Sink:
+    """Where the output of a job goes: collected, or to a function as it comes. No more of it than there is room for."""
+
+    __slots__ = ("_chunks", "_give", "_newlines", "from_terminal", "offset", "reader_gone", "room")
 
     def __init__(self, on_output: Callable[[bytes], None] | None, *, from_terminal: bool) -> None:
         self.from_terminal = from_terminal
         self.offset = 0
         self.reader_gone: BrokenPipeError | None = None
+        self.room: Room | None = None
         self._chunks: list[bytes] = []
         self._give = self._chunks.append if on_output is None else on_output
         self._newlines = Newlines() if from_terminal else None
@@ -60,6 +79,8 @@ class Sink:
             self.emit(self._newlines.end())
 
     def emit(self, data: bytes) -> None:
+        if self.room is not None:
+            data = self.room.fitting(data)
         if not data:
             return
         try:
@@ -93,7 +114,10 @@ class Follower:
         self.errors = errors
         self._is_ours = is_ours
         self._may_interrupt = is_ours
-        self._limit_bytes = limit_bytes
+        if limit_bytes is not None:
+            room = Room(limit_bytes)
+            for sink in self._sinks():
+                sink.room = room
         self._ending: CommandTimedOut | OutputLimitExceeded | None = None
         self._answers_due = 0
         self._place = place
@@ -178,6 +202,7 @@ class Follower:
     def _ended(self, ended: Ended) -> Ended:
         for sink in self._sinks():
             sink.end()
+        self._check_limit()
         failure = self._reader_gone() or self._with_output(self._ending)
         # That the shell is gone too (`exec sleep 1000` was the job) matters more to the caller than why.
         shell_lives = ended.how in (How.STATUS, How.KILLED)
@@ -202,9 +227,13 @@ class Follower:
             raise ProtocolError(f"frame {kind:#x} while following a job")
         if was_ending:
             return False
-        if self._limit_bytes is not None and sum(sink.offset for sink in self._sinks()) > self._limit_bytes:
-            self._ending = OutputLimitExceeded(self._limit_bytes)
+        self._check_limit()
         return self._ending is not None or self._reader_gone() is not None
+
+    def _check_limit(self) -> None:
+        room = self.output.room
+        if room is not None and room.is_exceeded and self._ending is None:
+            self._ending = OutputLimitExceeded(room.limit_bytes)
 
     def _sinks(self) -> tuple[Sink, ...]:
         return (self.output,) if self.errors is None else (self.output, self.errors)
@@ -217,8 +246,6 @@ class Follower:
     ) -> CommandTimedOut | OutputLimitExceeded | None:
         if ending is not None:
             ending.output = self.output.collected()
-            if isinstance(ending, OutputLimitExceeded):
-                ending.output = ending.output[: self._limit_bytes]
         return ending
 
     def _end_of_patience(self) -> BaseException:

@@ -12,8 +12,9 @@ from waypoint.errors import Broken, NotFound, ShellError, UsageError
 from waypoint.log import Timeline
 from waypoint.session.command import CommandResult, checked_text, checked_timeout
 from waypoint.session.following import Follower, Sink
-from waypoint.session.place import Place
-from waypoint.session.users import ROOT, find_user
+from waypoint.session.place import Place, Unlimited
+from waypoint.session.reached import LimitWatch
+from waypoint.session.users import find_user, session_user
 from waypoint.shell.client import ConnectionLost, InitRefused, ShellClient
 from waypoint.shell.profile import SESSION_ENV, UNATTENDED_ENV
 from waypoint.shell.protocol import ErrorCode, encode_spawn, encode_write
@@ -50,7 +51,7 @@ def run_isolated(
     timeline = Timeline("exec")
     output, errors = Sink(on_output, from_terminal=False), Sink(on_errors, from_terminal=False)
     with timeline.step("start"):
-        client, incarnation, job = _start(
+        client, incarnation, job, watch = _start(
             place, command, cwd=cwd, env=env, user=user, with_input=stdin is not None
         )
     feeder = _Feeder(place, incarnation, job, stdin)
@@ -61,17 +62,20 @@ def run_isolated(
     ):
         try:
             ended = follower.until_end(timeout_s)
-        except BaseException:
+        except BaseException as error:
             follower.abandon()  # nobody takes its output any more
+            if isinstance(error, ShellError):
+                error.because_of(watch.reached())
             raise
     total_ms = timeline.total_ms()
-    place.catalogue.record("exec", place.session_id, place.branch, total_ms, timeline.phases_ms)
+    place.record("exec", total_ms, timeline.phases_ms)
     return CommandResult(
         exit_code=ended.exit_code,
         output_bytes=output.collected(),
         error_bytes=errors.collected(),
         duration_ms=total_ms,
         phases_ms=timeline.phases_ms,
+        limits_reached=watch.reached(),
     )
 
 
@@ -84,7 +88,7 @@ def start_isolated(
     user: str | None = None,
 ) -> int:
     """Start ``command`` and leave it to itself; return the number of its job. It has no input."""
-    client, _, job = _start(place, command, cwd=cwd, env=env, user=user, is_detached=True)
+    client, _, job, _ = _start(place, command, cwd=cwd, env=env, user=user, is_detached=True)
     client.close()
     return job
 
@@ -98,7 +102,7 @@ def _start(
     user: str | None,
     with_input: bool = False,
     is_detached: bool = False,
-) -> tuple[ShellClient, str, int]:
+) -> tuple[ShellClient, str, int, LimitWatch | Unlimited]:
     argv = [_SHELL, "-c", command] if isinstance(command, str) else list(command)
     if not argv:
         raise UsageError("no command", hint="text for a shell, or the words of a command")
@@ -111,10 +115,11 @@ def _start(
             raise UsageError(f"{name!r} is not the name of a variable", hint="NAME=VALUE, NAME without =")
     with place.gate():
         incarnation = place.incarnation()
-        who = ROOT if user is None else find_user(root_path(place.state_dir, incarnation), user)
-        own = {"HOME": who.home, "USER": who.name, "LOGNAME": who.name}
-        asked = session_settings(place.catalogue, place.session_id).env
-        variables = {**SESSION_ENV, **UNATTENDED_ENV, **own, **asked, **(env or {})}
+        watch = place.watch_limits(incarnation)
+        root = root_path(place.state_dir, incarnation)
+        settings = session_settings(place.catalogue, place.session_id)
+        who = session_user(root, settings) if user is None else find_user(root, user)
+        variables = {**SESSION_ENV, **UNATTENDED_ENV, **who.env, **settings.env, **(env or {})}
         client = place.connect(incarnation)
         try:
             job = client.start(
@@ -124,6 +129,7 @@ def _start(
                     cwd=cwd or place.catalogue.workspace(place.session_id),
                     uid=who.uid,
                     gid=who.gid,
+                    groups=who.groups,
                     follow=not is_detached,
                     with_input=with_input,
                     keep=is_detached,
@@ -131,11 +137,12 @@ def _start(
             )
         except InitRefused as refusal:
             client.close()
-            raise ShellError(f"{place.where}: {refusal}", hint=_hint(refusal)) from refusal
+            error = ShellError(f"{place.where}: {refusal}", hint=_hint(refusal))
+            raise error.because_of(watch.reached()) from refusal
         except BaseException:
             client.close()
             raise
-    return client, incarnation, job
+    return client, incarnation, job, watch
 
 
 def _hint(refusal: InitRefused) -> str:

@@ -155,7 +155,7 @@ class Job:
         )
 
     def _unknown(self) -> NotFound:
-        return NotFound("job", str(self.number), hint="waypoint jobs shows those that are kept")
+        return NotFound("job", self.number, hint="waypoint jobs shows those that are kept")
 
 
 def _within(offset: int, first: int, end: int) -> int:

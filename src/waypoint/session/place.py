@@ -6,20 +6,35 @@ were. When the branch was *replaced* meanwhile (restored), what they followed is
 
 from __future__ import annotations
 
+from os.path import exists
+
 from waypoint.errors import BranchReplaced, Broken, NotFound
 from waypoint.names import parse_name
 from waypoint.shell.client import ShellClient
-from waypoint.store.live import LiveCatalogue, lock_path, root_path
+from waypoint.store.live import LiveCatalogue, limits_path, lock_path, root_path
 from waypoint.store.lock import gate_lock, locked, terminal_lock
 
 TYPE_CHECKING = False  # see waypoint.errors
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
     from typing import TypeVar
+
+    from waypoint.errors import LimitReached
+    from waypoint.session.reached import LimitWatch
 
     T = TypeVar("T")
 
-__all__ = ["Place"]
+__all__ = ["Place", "Unlimited"]
+
+
+class Unlimited:
+    """Stands for the limits of a branch that has none."""
+
+    __slots__ = ()
+
+    def reached(self) -> tuple[LimitReached, ...]:
+        return ()
 
 
 class Place:
@@ -33,7 +48,9 @@ class Place:
     def incarnation(self) -> str:
         return self.catalogue.incarnation(self.session_id, self.branch)
 
-    def terminal_lock(self, terminal: str, *, wait: bool, timeout_s: float | None) -> locked:
+    def terminal_lock(
+        self, terminal: str, *, wait: bool, timeout_s: float | None
+    ) -> AbstractContextManager[object]:
         """To be held while a command runs in the terminal's shell."""
         parse_name("terminal", terminal)
         self.incarnation()  # a lock file is made only for what exists
@@ -41,7 +58,7 @@ class Place:
         hint = "leave out --no-wait to wait for it" if timeout_s is None else "another command runs in it"
         return locked(path, what=self.where, wait=wait, timeout_s=timeout_s, hint=hint)
 
-    def gate(self) -> locked:
+    def gate(self) -> AbstractContextManager[object]:
         """To be held while connecting, so that no checkpoint starts meanwhile."""
         self.incarnation()  # as above
         name = gate_lock(self.session_id, self.branch)
@@ -70,6 +87,18 @@ class Place:
         except NotFound as error:
             raise self._replaced("removed") from error
         raise self._replaced("restored")
+
+    def watch_limits(self, incarnation: str) -> LimitWatch | Unlimited:
+        """Tells afterwards which limits of the branch were reached from now on."""
+        if not exists(limits_path(self.state_dir, incarnation)):
+            return Unlimited()
+        from waypoint.session.reached import LimitWatch
+
+        return LimitWatch(self, incarnation)
+
+    def record(self, kind: str, total_ms: float, phases_ms: Mapping[str, float]) -> None:
+        """Keep in the catalogue how long something took."""
+        self.catalogue.record(kind, self.session_id, self.branch, total_ms, phases_ms)
 
     def ask(self, question: Callable[[ShellClient], T]) -> T:
         """Connect, ask init something that it answers at once, and let go."""

@@ -4,24 +4,37 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from waypoint.engine.usage import branch_usage
 from waypoint.errors import NotFound, UsageError
-from waypoint.model import BranchRecord, CheckpointRecord, OperationRecord, SessionRecord
+from waypoint.model import BranchRecord, CheckpointKind, CheckpointRecord, OperationRecord, SessionRecord
 from waypoint.names import MAIN, parse_name
 from waypoint.session.attendant import await_attendant_end, ensure_attendant
 from waypoint.session.context import Context
 from waypoint.session.drawing import draw_tree
 from waypoint.session.files import BranchFiles
+from waypoint.session.forwarding import (
+    ExposedPort,
+    ensure_forwarder,
+    expose_port,
+    exposed_ports,
+    lead_again,
+    settle_forwarder,
+    unexpose_port,
+)
+from waypoint.session.holding import check_new_names, default_branch_names
 from waypoint.session.interaction import BranchInteraction
+from waypoint.session.manual import program_of, restore_with_program, snapshot_with_program
 from waypoint.session.operations import (
-    check_new_names,
     cleanup_session,
-    default_branch_names,
     destroy_branch,
     fork_checkpoint,
+    promote_branch,
     restore_branch,
-    snapshot_branch,
 )
 from waypoint.session.place import Place
+from waypoint.session.saving import park_branch, snapshot_branch
+from waypoint.session.suspension import resume_session, suspend_session
+from waypoint.store.image_names import short_name
 
 __all__ = ["Branch", "Session"]
 
@@ -47,6 +60,14 @@ class Branch(BranchFiles, BranchInteraction):
     def is_running(self) -> bool:
         return self.session.context.is_running(self.record)
 
+    def usage(self) -> dict[str, float]:
+        """What the branch uses now: ``cpu_s``, and for each limit of the session what is used of it.
+
+        Nothing of a branch that does not run.
+        """
+        context, limits = self.session.context, self.session.record.settings.limits
+        return branch_usage(context.platform, limits, self.record.incarnation)
+
     def _where(self) -> tuple[Context, SessionRecord, str]:
         return self.session.context, self.session.record, self.name
 
@@ -55,22 +76,78 @@ class Branch(BranchFiles, BranchInteraction):
         context = self.session.context
         return Place(str(context.layout.state_dir), context.catalogue, self.session.id, self.name)
 
-    def snapshot(self, name: str | None = None, *, wait: bool = True) -> CheckpointRecord:
-        """Save the branch as it is now; it runs on."""
-        saved = snapshot_branch(self.session.context, self.session.record, self.name, name, wait=wait)
-        ensure_attendant(self.session.context, self.session.record)
+    def snapshot(
+        self,
+        name: str | None = None,
+        *,
+        files_only: bool = False,
+        pid: int | None = None,
+        wait: bool = True,
+    ) -> CheckpointRecord:
+        """Save the branch as it is now; it runs on.
+
+        With ``files_only`` nothing of its processes is saved: who comes back to it finds a fresh shell. With ``pid``, a
+        program of the host in the work directory of ``main``, that program is saved in their place.
+        """
+        context, session = self.session.context, self.session.record
+        if pid is None:
+            saved = snapshot_branch(context, session, self.name, name, files_only=files_only, wait=wait)
+        elif files_only or self.name != MAIN:
+            raise UsageError(
+                "a program of the host is saved with all files of 'main', whose work directory it is in",
+                hint="leave out the other branch, or files_only",
+            )
+        else:
+            saved = snapshot_with_program(context, session, name, pid, wait=wait)
+        ensure_attendant(context, session)
         return saved
 
+    def park(self, name: str | None = None, *, wait: bool = True) -> CheckpointRecord:
+        """Save the branch and let it go, in one operation; its name is free then. ``main`` cannot be parked."""
+        parked = park_branch(self.session.context, self.session.record, self.name, name, wait=wait)
+        settle_forwarder(self.session.context, self.session.id)
+        ensure_attendant(self.session.context, self.session.record)
+        return parked
+
     def restore(self, checkpoint: CheckpointRecord | str, *, wait: bool = True) -> CheckpointRecord:
-        """Make the branch that checkpoint again; what was not saved is gone."""
+        """Make the branch that checkpoint again; what was not saved is gone.
+
+        If it holds a program of the host and this is ``main``, the program goes back too, with the pid it had.
+        """
         context, session = self.session.context, self.session.record
-        restored = restore_branch(context, session, self.name, _checkpoint_name(checkpoint), wait=wait)
+        name = parse_name("checkpoint", _checkpoint_name(checkpoint))
+        restored = context.catalogue.checkpoint(session.id, name)
+        if restored.kind is CheckpointKind.PROCESS and self.name == MAIN:
+            restore_with_program(context, session, restored, wait=wait)
+        else:
+            restore_branch(context, session, self.name, restored, wait=wait)
         ensure_attendant(context, session)
+        ensure_forwarder(context, session)
         return restored
+
+    def promote(self, over: str = MAIN, *, wait: bool = True) -> "Branch":
+        """Let the branch ``over`` go on as this one, whose name goes; what ``over`` was is given up. Returns it."""
+        promote_branch(
+            self.session.context, self.session.record, self.name, parse_name("branch", over), wait=wait
+        )
+        return Branch(self.session, over)
 
     def destroy(self, *, wait: bool = True) -> None:
         """End the branch; its checkpoints stay."""
         destroy_branch(self.session.context, self.session.record, self.name, wait=wait)
+        settle_forwarder(self.session.context, self.session.id)
+
+    def expose(self, port: int, host_port: int | None = None) -> ExposedPort:
+        """Let a port of the host's loopback lead to a TCP port of this branch, also after restores.
+
+        ``host_port`` is by default the same number if it is free, else any that is.
+        """
+        expose_port(self.session.context, self.session.record, self.name, port, host_port)
+        return next(e for e in self.session.ports() if (e.branch, e.port) == (self.name, port))
+
+    def unexpose(self, port: int) -> None:
+        """Let nothing lead to that port any more; connections under way end."""
+        unexpose_port(self.session.context, self.session.record, self.name, port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +168,23 @@ class Session(BranchFiles, BranchInteraction):
     @property
     def directory(self) -> Path:
         return self.main.directory
+
+    @property
+    def work_directory(self) -> Path | None:
+        """Where the host has the workspace of ``main`` mounted, if the session was created so."""
+        place = self.record.settings.work_dir
+        return None if place is None else Path(place)
+
+    @property
+    def base_name(self) -> str:
+        """What people call the base: its name or the beginning of its id, if it is one of the pool, or its path."""
+        path = self.record.base.path
+        stored = None
+        if self.context.layout.is_stored_base(path):
+            stored = self.context.catalogue.find_base(path.name)
+        if stored is None:
+            return os.fspath(path)
+        return short_name(stored.names[0]) if stored.names else stored.id[:12]
 
     @property
     def place(self) -> Place:
@@ -130,8 +224,24 @@ class Session(BranchFiles, BranchInteraction):
         """All that was done, oldest first, with the time each step took."""
         return self.context.catalogue.operations(self.id)
 
-    def snapshot(self, name: str | None = None, *, wait: bool = True) -> CheckpointRecord:
-        return self.main.snapshot(name, wait=wait)
+    def ports(self) -> list[ExposedPort]:
+        """The ports of its branches that the host's loopback leads to."""
+        return exposed_ports(self.context, self.record)
+
+    def snapshot(
+        self,
+        name: str | None = None,
+        *,
+        files_only: bool = False,
+        pid: int | None = None,
+        wait: bool = True,
+    ) -> CheckpointRecord:
+        return self.main.snapshot(name, files_only=files_only, pid=pid, wait=wait)
+
+    def program_pid(self, checkpoint: CheckpointRecord) -> int | None:
+        """The pid of the program of the host that a checkpoint holds, if it holds one."""
+        program = program_of(self.context, checkpoint)
+        return None if program is None else program.pid
 
     def restore(self, checkpoint: CheckpointRecord | str, *, wait: bool = True) -> CheckpointRecord:
         return self.main.restore(checkpoint, wait=wait)
@@ -162,6 +272,32 @@ class Session(BranchFiles, BranchInteraction):
         made = fork_checkpoint(self.context, self.record, checkpoint, names)
         ensure_attendant(self.context, self.record)
         return [Branch(self, record.name) for record in made]
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether nothing of it runs because it was suspended."""
+        return all(record.is_suspended for record in self.context.catalogue.branches(self.id))
+
+    def suspend(self, *, drop: bool = False) -> list[CheckpointRecord]:
+        """Let the session rest on disk: every live branch is saved as a checkpoint of its own, then ended.
+
+        With ``drop`` what was not saved is given up: each branch comes back at its head. Returns the points at which
+        the branches come back; one that was never saved has none, and starts anew from its base.
+        """
+        points = suspend_session(self.context, self.record, drop=drop)
+        settle_forwarder(self.context, self.id)
+        if self.is_suspended:
+            await_attendant_end(self.context, self.record)
+        return points
+
+    def resume(self) -> list[Branch]:
+        """Bring every suspended branch back at its saved point, with its ports. None are: nothing is done."""
+        try:
+            resumed = resume_session(self.context, self.record)
+        finally:  # some may be back although others are not
+            ensure_attendant(self.context, self.record)
+            lead_again(self.context, self.record)
+        return [Branch(self, record.name) for record in resumed]
 
     def destroy(self, branch: str, *, wait: bool = True) -> None:
         self.branch(branch).destroy(wait=wait)

@@ -34,8 +34,12 @@ def prepare_host(
     pool_size_bytes: int | None,
     proxies: Mapping[str, str],
     progress: Callable[[str], None],
+    criu_of: Path | None = None,
 ) -> Prepared:
-    """Do what is not done yet; a second call finds everything in place."""
+    """Do what is not done yet; a second call finds everything in place.
+
+    ``criu_of`` is another state directory whose CRIU may serve, before one is fetched.
+    """
     if os.geteuid() != 0:
         raise NotPermitted("setup needs root", hint="run it with sudo")
     if not launcher_path().exists():
@@ -43,9 +47,9 @@ def prepare_host(
     layout = Layout(state_dir)
     state_dir.mkdir(parents=True, exist_ok=True)
     state_dir.chmod(0o700)  # checkpoints hold the memory of processes
-    for directory in (layout.lock(""), layout.work(""), layout.mount(""), layout.session("")):
-        directory.mkdir(exist_ok=True)
-    criu = find_criu(state_dir)
+    for directory in (layout.lock, layout.work, layout.mount, layout.session, layout.shared):
+        directory("").mkdir(exist_ok=True)
+    criu = find_criu(state_dir) or (find_criu(criu_of) if criu_of is not None else None)
     if criu is None:
         progress("no usable CRIU on this host: fetching one into a private directory")
         criu = provision_criu(layout.criu_prefix, progress, proxies=proxies)

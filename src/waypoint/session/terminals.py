@@ -6,6 +6,7 @@ from pathlib import Path
 from waypoint.errors import LaunchFailed, ShellError, UsageError
 from waypoint.names import parse_name
 from waypoint.session.place import Place
+from waypoint.session.users import session_user
 from waypoint.shell.client import InitRefused, ShellClient, shell_error
 from waypoint.shell.keys import encode_keys
 from waypoint.shell.profile import UNATTENDED_ENV
@@ -59,15 +60,32 @@ def new_terminal(
     checked_size(size)
     with place.gate():
         incarnation = place.incarnation()
-        profile = find_profile(Path(root_path(place.state_dir, incarnation)), shell or settings.shell)
+        root = root_path(place.state_dir, incarnation)
+        profile = find_profile(Path(root), shell or settings.shell)
+        user = session_user(root, settings)
         is_attended = settings.attended if attended is None else attended
         if is_attended:
             profile = profile.attended()
         directory = cwd or place.catalogue.workspace(place.session_id)
         with place.connect(incarnation) as client:
             try:
-                variables = {**({} if is_attended else UNATTENDED_ENV), **settings.env, **(env or {})}
-                open_terminal(client, name, profile, size=size, cwd=directory, env=variables)
+                variables = {
+                    **({} if is_attended else UNATTENDED_ENV),
+                    **user.env,
+                    **settings.env,
+                    **(env or {}),
+                }
+                open_terminal(
+                    client,
+                    name,
+                    profile,
+                    size=size,
+                    cwd=directory,
+                    env=variables,
+                    uid=user.uid,
+                    gid=user.gid,
+                    groups=user.groups,
+                )
             except InitRefused as refusal:
                 if refusal.reason in (ErrorCode.EXEC_FAILED, ErrorCode.SHELL):
                     raise LaunchFailed(f"cannot start the shell: {refusal}") from refusal

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from os import PathLike
 
-__all__ = ["ConnectionLost", "InitRefused", "ShellClient", "shell_error"]
+__all__ = ["ConnectionLost", "InitRefused", "ShellClient", "shell_error", "silent"]
 
 CONTROL_DIRECTORY, CONTROL_SOCKET = ".waypoint", "sock"
 HELLO_TIMEOUT_S = 5.0  # an agent may have put a socket of its own there, which says nothing
@@ -65,11 +65,14 @@ class InitRefused(ShellError):
 class ShellClient:
     """One connection; a context manager. Requests are answered in order."""
 
-    def __init__(self, root: str | PathLike[str]) -> None:
+    hello_timeout_s = HELLO_TIMEOUT_S
+
+    def __init__(self, root: str | PathLike[str] | Socket) -> None:
+        """Connect to the init of the branch at ``root``, or speak to it over a connection that leads there."""
         self._reader = FrameReader()
-        self._socket = _connect(root)
+        self._socket = root if isinstance(root, Socket) else _connect(root)
         try:
-            kind, payload = self.next_frame(HELLO_TIMEOUT_S)
+            kind, payload = self.next_frame(self.hello_timeout_s)
             version = int.from_bytes(payload[:2], "little")
             if kind != Reply.HELLO or version != VERSION:
                 raise Broken(
@@ -78,7 +81,7 @@ class ShellClient:
                 )
         except TimeoutError as error:
             self.close()
-            raise _silent() from error
+            raise silent() from error
         except BaseException:
             self.close()
             raise
@@ -147,7 +150,7 @@ class ShellClient:
         try:
             kind, payload = self.next_frame(timeout_s)
         except TimeoutError as error:
-            raise _silent() from error
+            raise silent() from error
         if kind == Reply.ERROR:
             raise InitRefused(*parse_error(payload))
         if kind != expected:
@@ -253,7 +256,8 @@ def _open_socket_file(root: str | PathLike[str]) -> int:
     return fd
 
 
-def _silent() -> Broken:
+def silent() -> Broken:
+    """What the caller is told when init says nothing."""
     return Broken("its init does not answer", hint=_RESTORE)
 
 

@@ -1,8 +1,9 @@
 """How a shell is started so that init learns the end and the status of each command.
 
-Before each prompt the shell reports ``$?`` into a FIFO and waits for init's word; init has then read all
-output of the command and nothing else. The command's text is a file that the shell sources. Nothing
-depends on text on the terminal. ``docs/shells.md`` says what is the same in every shell and what is not.
+Before each prompt the shell reports ``$?`` into a FIFO and waits for init's answer to that very report: of a prompt that
+was interrupted the answer may still be there. Init has then read all output of the command and nothing else. The
+command's text is a file that the shell sources. Nothing depends on text on the terminal. ``docs/shells.md`` says what
+is the same in every shell and what is not.
 
 Read next: :mod:`waypoint.shell.selection`, which finds the shell that a base has.
 """
@@ -51,7 +52,8 @@ class ShellProfile:
     """One kind of shell.
 
     In the texts ``%DIR%`` stands for the terminal's directory of control files and ``%PROGRAM%`` for the words
-    that start the shell. ``env`` is what the shell itself needs, whatever variables the user wants.
+    that start the shell. ``env`` is what the shell itself needs, whatever variables the user wants; ``posix_env``
+    what it needs besides if they put it into its POSIX mode.
     """
 
     name: str
@@ -60,6 +62,7 @@ class ShellProfile:
     rc: str
     run_line: str
     env: Mapping[str, str] = field(default_factory=dict)
+    posix_env: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -86,7 +89,13 @@ class ShellProfile:
             rc=_filled(self.rc, words),
             run_line=_filled(self.run_line, words),
             env={name: _filled(value, words) for name, value in self.env.items()},
+            posix_env={name: _filled(value, words) for name, value in self.posix_env.items()},
         )
+
+    def variables(self, wanted: Mapping[str, str]) -> dict[str, str]:
+        """With what the shell is started, if the user wants these variables."""
+        posix_env = self.posix_env if "POSIXLY_CORRECT" in wanted else {}
+        return {**SESSION_ENV, "SHELL": self.path, **wanted, **self.env, **posix_env}
 
 
 def _filled(text: str, words: Mapping[str, str]) -> str:
@@ -97,30 +106,45 @@ def _filled(text: str, words: Mapping[str, str]) -> str:
 
 # __waypoint_end runs after each command: prompt tools (starship, direnv, …) may have replaced
 # PROMPT_COMMAND, and without our part in it the command would never be seen to end.
+# An interrupt while bash reads the run line makes it forget what it has read and report 130; the rest is still in
+# its buffer, and read before the next line. Whatever is left is a syntax error as a whole: nothing of it runs. But
+# without its first blank the line is whole, so it names its job (init fills in __waypoint_job; one of before does not, and voids nothing), and init's answers say
+# up to which job all lines are void. A "-" instead of a status keeps either from being taken for the end of the
+# next command. `case`, because it lets `$?` and PIPESTATUS pass, heeds no IFS and has no quotes to be cut in two.
 BASH = ShellProfile(
     name="bash",
     program=("/bin/bash",),
     arguments=("--noprofile", "--rcfile", "%DIR%/rc", "--noediting", "-i"),
     rc="""\
 __waypoint_prompt() {
-    builtin printf '%s\\n' "$?" >%DIR%/status
-    builtin read -r _ <%DIR%/go
+    builtin set -- "$?" "${__waypoint_ended-}" "${__waypoint_last-}"
+    __waypoint_last=$1 __waypoint_ended= __waypoint_asked=$((${__waypoint_asked-0} + 1)) __waypoint_go=
+    [[ $1:$2:$3 != 2::130 && $2 != 0 ]] || builtin set -- -
+    builtin printf '#%s\\n%s\\n' "$__waypoint_asked" "$1" >%DIR%/status
+    while IFS= builtin read -r __waypoint_go <%DIR%/go && [[ $__waypoint_go && $__waypoint_go != "$__waypoint_asked" ]]; do
+        [[ $__waypoint_go != !* ]] || __waypoint_over=${__waypoint_go#!}
+    done
+    builtin export -n __waypoint_last __waypoint_ended __waypoint_asked __waypoint_go __waypoint_over
     PS1= PS2=
 }
 __waypoint_end() {
     builtin local __waypoint_status="$?"
+    __waypoint_ended=$((${1-__waypoint_over + 1} > __waypoint_over))
+    [[ $__waypoint_ended == 1 ]] || __waypoint_status=130
     case ${PROMPT_COMMAND[*]-} in
         *__waypoint_prompt*) ;;
         *) PROMPT_COMMAND=(__waypoint_prompt "${PROMPT_COMMAND[@]}") ;;
     esac
     builtin return "$__waypoint_status"
 }
+[[ ${ENV-} != %DIR%/rc ]] || unset ENV
 unset PROMPT_COMMAND PS1 PS2 HISTFILE
-PROMPT_COMMAND=__waypoint_prompt
+PROMPT_COMMAND=__waypoint_prompt __waypoint_over=0 __waypoint_job=1
 PS1= PS2= HISTCONTROL=ignoreboth
 set +H
 """,
-    run_line=" . %DIR%/cmd; __waypoint_end\n",
+    run_line=" { case $((__waypoint_job > __waypoint_over)) in 1) . %DIR%/cmd;; esac; __waypoint_end __waypoint_job; }\n",
+    posix_env={"ENV": "%DIR%/rc"},
 )
 
 # For a person: a prompt and the line editor. A command of `exec` in it shows the line by which it is run.
@@ -130,6 +154,7 @@ BASH_ATTENDED = dataclasses.replace(
     rc=BASH.rc.replace("    PS1= PS2=\n", "").replace(
         "PS1= PS2= HISTCONTROL=ignoreboth\nset +H\n", "PS1='\\u@\\h:\\w\\$ ' HISTCONTROL=ignoreboth\n"
     ),
+    run_line=" { . %DIR%/cmd; __waypoint_end; }\r",  # with Enter: its line editor drops an interrupted line whole
 )
 
 # No startup file of zsh can be relied on: /etc/zshenv, which is always read, may send it elsewhere by ZDOTDIR.
@@ -146,8 +171,11 @@ ZSH = ShellProfile(
 __waypoint_report() {
     __waypoint_at=report
     builtin local REPLY
-    builtin print -r -- "$1" >|%DIR%/status
-    builtin read -r <%DIR%/go
+    builtin typeset -g +x __waypoint_asked=$((${__waypoint_asked-0} + 1))
+    builtin print -r -- "#$__waypoint_asked"$'\\n'"$1" >|%DIR%/status
+    while IFS= builtin read -r <%DIR%/go && [[ -n $REPLY && $REPLY != $__waypoint_asked ]]; do
+        builtin :
+    done
     __waypoint_at=prompt
 }
 __waypoint_prompt() {
@@ -191,10 +219,11 @@ exec <&1
     run_line=" { . %DIR%/cmd; } always { __waypoint_end; }; __waypoint_status\n",
 )
 
-# The prompt is the only hook. PS1 has a value of its own while a command runs, which is gone with it however
-# it ends: so the hook stays whatever is done to PS1, and no program inherits it. `command` keeps the shell
-# alive after a syntax error; `&& :` lets a status other than 0 pass under `set -e`. A shell that is too old for
-# this (dash before 0.5.10, busybox before 1.30) ends at the test of both, not later in a user's hands.
+# The prompt is the only hook, and a process of its own, whose number tells its report from others. PS1 has a value of
+# its own while a command runs, which is gone with it however it ends: so the hook stays whatever is done to PS1, and no
+# program inherits it. `command` keeps the shell alive after a syntax error; `&& :` lets a status other than 0 pass
+# under `set -e`. A shell that is too old for this (dash before 0.5.10, busybox before 1.30) ends at the test of both,
+# not later in a user's hands.
 _POSIX_RC = """\
 unset ENV
 PS1='$(kill -9 "$$")'
@@ -208,18 +237,24 @@ __waypoint_hide() {
     return "$1"
 }
 __waypoint_prompt() {
-    command printf '%s\\n' "$?" >%DIR%/status
+    set -- "$?"
+    IFS=' ' command read -r __waypoint_me _ </proc/self/stat || __waypoint_me=
+    command printf '#%s\\n%s\\n' "$__waypoint_me" "$1" >%DIR%/status
     %WAIT%
 }
 PS1='$({ __waypoint_prompt; } 2>/dev/null)' PS2=
 """
+_POSIX_WAIT = """\
+while IFS= command read -r __waypoint_go <%DIR%/go; do
+        case $__waypoint_go in "" | "$__waypoint_me") break ;; esac
+    done"""
 _POSIX_RUN_LINE = " PS1= command eval '__waypoint_hide && :; command . %DIR%/cmd'\n"
 
 DASH = ShellProfile(
     name="dash",
     program=("/bin/dash",),
     arguments=("-i",),
-    rc=_POSIX_RC.replace("%WAIT%", "command read -r _ <%DIR%/go"),
+    rc=_POSIX_RC.replace("%WAIT%", _POSIX_WAIT),
     run_line=_POSIX_RUN_LINE,
     env={"ENV": "%DIR%/rc"},
 )
@@ -230,7 +265,7 @@ ASH = ShellProfile(
     name="ash",
     program=("/bin/ash",),
     arguments=("-i", "/dev/stdin"),
-    rc=_POSIX_RC.replace("%WAIT%", "exec %PROGRAM% -c 'read -r _ <%DIR%/go'"),
+    rc=_POSIX_RC.replace("%WAIT%", f"__waypoint_me=$__waypoint_me exec %PROGRAM% -c '{_POSIX_WAIT}'"),
     run_line=_POSIX_RUN_LINE,
     env={"ENV": "%DIR%/rc"},
 )

@@ -276,10 +276,11 @@ def encode_open(
     run_line: str,
     argv: Sequence[str],
     env: Sequence[str],
+    groups: Sequence[int] = (),
 ) -> bytes:
     payload = _string(terminal) + struct.pack("<HHII", rows, columns, uid, gid)
     payload += _string(cwd) + _string(rc) + _string(run_line)
-    return encode_frame(Request.OPEN, payload + _strings(argv) + _strings(env))
+    return encode_frame(Request.OPEN, payload + _strings(argv) + _strings(env) + _groups(groups))
 
 
 def encode_run(terminal: str, text: bytes, *, follow: bool = True) -> bytes:
@@ -294,13 +295,14 @@ def encode_spawn(
     cwd: str,
     uid: int,
     gid: int,
+    groups: Sequence[int] = (),
     follow: bool,
     with_input: bool,
     keep: bool,
 ) -> bytes:
     flags = (_FOLLOW if follow else 0) | (_WITH_INPUT if with_input else 0) | (_KEEP if keep else 0)
     payload = struct.pack("<BII", flags, uid, gid) + _string(cwd) + _strings(argv) + _strings(env)
-    return encode_frame(Request.SPAWN, payload)
+    return encode_frame(Request.SPAWN, payload + _groups(groups))
 
 
 def encode_write(job: int, offset: int, data: bytes) -> bytes:
@@ -435,6 +437,11 @@ def _string(text: str) -> bytes:
 
 def _strings(texts: Sequence[str]) -> bytes:
     return struct.pack("<I", len(texts)) + b"".join(_string(text) for text in texts)
+
+
+def _groups(groups: Sequence[int]) -> bytes:
+    """Last in a request, and left out if there are none: an older init knows no groups."""
+    return struct.pack(f"<I{len(groups)}I", len(groups), *groups) if groups else b""
 
 
 def _blob(data: bytes) -> bytes:
