@@ -7,34 +7,45 @@ from dataclasses import dataclass
 
 from waypoint.model import OperationRecord
 
-__all__ = ["Answer", "print_answer"]
+__all__ = ["Answer", "print_answer", "print_notes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The result of a verb: ``text`` for people, ``document`` for ``--json``, ``quiet`` for ``--quiet``."""
+    """The result of a verb: ``text`` for people, ``document`` for ``--json``, ``quiet`` for ``--quiet``.
+
+    ``notes`` are for people too, but not the result.
+    """
 
     text: str
     document: Mapping[str, object]
     quiet: str = ""
     exit_code: int = 0
     operations: Sequence[OperationRecord] = ()
+    notes: Sequence[str] = ()
 
 
 def print_answer(answer: Answer, *, as_json: bool, quiet: bool, timings: bool) -> None:
-    """Print to standard output; timings of an answer for people go to standard error."""
+    """Print to standard output; notes and timings of an answer for people go to standard error."""
     if as_json:
         document = dict(answer.document)
         if timings:
             document["timings"] = [_timing_document(operation) for operation in answer.operations]
         print(json.dumps(document, indent=2))
         return
+    if not quiet:
+        print_notes(answer.notes)
     text = answer.quiet if quiet else answer.text
     if text:
         print(text)
     if timings:
         for operation in answer.operations:
             print(_timing_text(operation), file=sys.stderr)
+
+
+def print_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        print(f"waypoint: {note}", file=sys.stderr)
 
 
 def _timing_document(operation: OperationRecord) -> dict[str, object]:

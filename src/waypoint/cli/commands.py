@@ -3,10 +3,19 @@
 import argparse
 import signal
 import sys
+from collections.abc import Callable
 from io import FileIO
 
 from waypoint.cli.answer import Answer
-from waypoint.cli.exec import command_text, write_output
+from waypoint.cli.exec import (
+    EndingInNewline,
+    begin_check,
+    command_text,
+    print_limits,
+    refuse_bad_syntax,
+    write_output,
+)
+from waypoint.cli.failure import limits_document
 from waypoint.cli.target import find_branch
 from waypoint.errors import UsageError
 from waypoint.names import MAIN
@@ -42,20 +51,33 @@ def exec_(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     document: dict[str, object] = {"exit_code": result.exit_code, "output": result.output}
     if options.isolated:
         document["errors"] = result.errors
+    if result.limits_reached:
+        document["limits_reached"] = limits_document(result.limits_reached)
+    if not options.json:
+        print_limits(result)
     return Answer(
         text="", document={**document, "duration_ms": result.duration_ms}, exit_code=result.exit_code
     )
 
 
 def _run(branch: Branch, options: argparse.Namespace) -> CommandResult:
-    return branch.exec(
-        command_text(options.command),
-        terminal=options.terminal or MAIN,
-        timeout_s=options.timeout,
-        wait=options.wait,
-        on_output=None if options.json else write_output,
-        output_limit=options.output_limit,
-    )
+    command = command_text(options.command)
+    write: Callable[[bytes], None] = write_output
+    if options.is_older:
+        refuse_bad_syntax(begin_check(command), lambda: branch.session.record.settings.shell)
+        write = EndingInNewline()
+    try:
+        return branch.exec(
+            command,
+            terminal=options.terminal or MAIN,
+            timeout_s=options.timeout,
+            wait=options.wait,
+            on_output=None if options.json else write,
+            output_limit=options.output_limit,
+        )
+    finally:
+        if isinstance(write, EndingInNewline):
+            write.end()
 
 
 def _run_isolated(branch: Branch, options: argparse.Namespace) -> CommandResult:

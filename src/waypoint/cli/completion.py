@@ -1,25 +1,26 @@
 """Shell completion: the scripts for bash, zsh and fish, and the candidates they ask for.
 
 The scripts know nothing of the grammar; they ask ``waypoint __complete WORDS…``, which reads it from the parser
-and names of sessions, branches and checkpoints from the catalogue. Nothing is changed, mounted or repaired
-for that, and a catalogue that may not be read gives no candidates.
+and names of sessions, branches and checkpoints from the catalogue; words of the originals are first translated into
+ours. Nothing is changed, mounted or repaired for that, and a catalogue that may not be read gives no candidates.
 """
 
 import argparse
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
-from itertools import pairwise
+from contextlib import suppress
 from pathlib import Path
 
 from waypoint.cli.answer import Answer
+from waypoint.cli.known import catalogue_to_read, typed_state_dir
+from waypoint.cli.older import OLDER_OPERANDS
 from waypoint.cli.parser import grammar
-from waypoint.config import config_files, find_state_dir
+from waypoint.config import WAYPOINT
 from waypoint.errors import WaypointError
 from waypoint.session.place import Place
 from waypoint.shell.client import ShellClient
+from waypoint.store.bases import HOST
 from waypoint.store.catalogue import Catalogue
-from waypoint.store.live import catalogue_path
+from waypoint.store.image_names import short_name
 
 __all__ = ["complete", "completion", "print_candidates"]
 
@@ -42,28 +43,30 @@ _waypoint() {
     done
     COMPREPLY=()
     while IFS= read -r word; do COMPREPLY+=("$word"); done < <(
-        waypoint __complete "${words[@]}" 2>/dev/null
+        "${COMP_WORDS[0]}" __complete "${words[@]}" 2>/dev/null
     )
     local before="${words[-1]%"${words[-1]##*:}"}"
     if [[ -n $before && $COMP_WORDBREAKS == *:* ]]; then COMPREPLY=("${COMPREPLY[@]#"$before"}"); fi
+    if [[ ${COMPREPLY[0]-} == */ ]]; then compopt -o nospace; fi
 }
-complete -o default -F _waypoint waypoint
+complete -o default -F _waypoint waypoint checkpoint-lite
 """,
     "zsh": """\
-#compdef waypoint
+#compdef waypoint checkpoint-lite
 _waypoint() {
     local -a found
-    found=("${(@f)$(waypoint __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+    found=("${(@f)$("${words[1]}" __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
     compadd -Q -- ${found:#} || _files
 }
-compdef _waypoint waypoint
+compdef _waypoint waypoint checkpoint-lite
 """,
     "fish": """\
 function __waypoint_complete
     set -l words (commandline -opc) (commandline -ct)
-    waypoint __complete $words[2..-1] 2>/dev/null
+    $words[1] __complete $words[2..-1] 2>/dev/null
 end
 complete -c waypoint -f -a '(__waypoint_complete)'
+complete -c checkpoint-lite -f -a '(__waypoint_complete)'
 """,
 }
 
@@ -73,46 +76,67 @@ def completion(_state_dir: Path, options: argparse.Namespace) -> Answer:
     return Answer(text=script.rstrip("\n"), quiet=script.rstrip("\n"), document={"script": script})
 
 
-def print_candidates(words: Sequence[str]) -> int:
+def print_candidates(words: Sequence[str], *, program: str = WAYPOINT) -> int:
     """Called by the scripts, with all words up to the cursor."""
     with suppress(WaypointError, OSError):  # a state that cannot be read: a shell wants words, not reasons
-        for word in complete(words):
+        for word in complete(words, program):
             print(word)
     return 0
 
 
-def complete(words: Sequence[str]) -> list[str]:
+def complete(words: Sequence[str], program: str = WAYPOINT) -> list[str]:
     """What the last of ``words`` may become. Options only where one was begun: they would bury the names."""
     *before, unfinished = words or [""]
     return sorted(
         {
             word
-            for word in _candidates(before)
+            for word in (*_candidates(before, program), *_older_candidates(before, program))
             if word.startswith(unfinished) and word.startswith("-") == unfinished.startswith("-")
         }
     )
 
 
-def _candidates(before: Sequence[str]) -> Iterator[str]:
+def _candidates(before: Sequence[str], program: str) -> Iterator[str]:
     """All words that may follow ``before``."""
     if "--" in before:
         return
     parser, operands, wanted = _walk(before)
     if wanted is not None:
-        yield from _values(wanted, operands, _state_dir(before))
+        yield from _values(wanted, operands, typed_state_dir(before, program))
         return
     subverbs = _subverbs(parser)
-    if subverbs:
+    if subverbs and not operands:  # after a word that is no verb of ours none can follow
         yield from subverbs
     positionals = [
         action for action in parser._actions if not action.option_strings and not _is_verbs(action)
     ]
     if len(operands) < len(positionals):
-        yield from _values(positionals[len(operands)], operands, _state_dir(before))
+        yield from _values(positionals[len(operands)], operands, typed_state_dir(before, program))
     elif positionals and positionals[-1].nargs in ("*", "+"):
-        yield from _values(positionals[-1], operands, _state_dir(before))
+        yield from _values(positionals[-1], operands, typed_state_dir(before, program))
     for action in parser._actions:
         yield from (name for name in action.option_strings if name.startswith("--"))
+
+
+def _older_candidates(before: Sequence[str], program: str) -> Iterator[str]:
+    """What may follow in the words of the originals, where these are not ours."""
+    parser, operands, wanted = _walk(before)
+    if wanted is not None or "--" in before:
+        return
+    if parser.prog == grammar().prog:  # no verb of ours was met
+        if not operands:
+            yield from OLDER_OPERANDS
+            return
+        verb, *operands = operands
+    else:
+        verb = parser.prog.partition(" ")[2]
+    kinds = OLDER_OPERANDS.get(verb, ())
+    if len(operands) >= len(kinds):
+        return
+    state_dir = typed_state_dir(before, program)
+    with catalogue_to_read(state_dir) as catalogue, suppress(WaypointError, OSError):
+        if catalogue is not None:
+            yield from _known(catalogue, kinds[len(operands)], operands, state_dir)
 
 
 def _walk(
@@ -152,14 +176,17 @@ def _values(action: argparse.Action, operands: Sequence[str], state_dir: str) ->
         return
     if not isinstance(action.metavar, str):
         return
-    path = catalogue_path(state_dir)
-    if not os.access(path, os.R_OK | os.W_OK):
-        return
-    with closing(Catalogue(path)) as catalogue, suppress(WaypointError, OSError):
-        yield from _known(catalogue, action.metavar, operands, state_dir)
+    with catalogue_to_read(state_dir) as catalogue, suppress(WaypointError, OSError):
+        if catalogue is not None:
+            yield from _known(catalogue, action.metavar, operands, state_dir)
 
 
 def _known(catalogue: Catalogue, metavar: str, operands: Sequence[str], state_dir: str) -> Iterator[str]:
+    if metavar in ("BASE", "host|DIR|BASE"):
+        yield from (short_name(name) for base in catalogue.bases() for name in base.names)
+        if metavar != "BASE":
+            yield HOST
+        return
     if metavar in ("SESSION", "SESSION[:BRANCH]", "SRC", "DST"):
         for session in catalogue.sessions():
             name = session.name or session.id
@@ -173,15 +200,12 @@ def _known(catalogue: Catalogue, metavar: str, operands: Sequence[str], state_di
     session_id = catalogue.session_id(reference)
     if metavar in ("NAME", "NAME|BRANCH"):
         yield from (checkpoint.name for checkpoint in catalogue.checkpoints(session_id))
-    if metavar == "NAME|BRANCH":
+    if metavar == "FORK:/":
+        yield from (f"{record.name}:/" for record in catalogue.branches(session_id))
+    if metavar in ("NAME|BRANCH", "FORK"):
         yield from (record.name for record in catalogue.branches(session_id))
     place = Place(state_dir, catalogue, session_id, branch or "main")
     if metavar in ("T", "TERMINAL"):
         yield from (terminal.name for terminal in place.ask(ShellClient.terminals))
     if metavar == "JOB":
         yield from (str(job.job) for job in place.ask(ShellClient.jobs))
-
-
-def _state_dir(before: Sequence[str]) -> str:
-    typed = [word for option, word in pairwise(before) if option == "--state-dir"]
-    return find_state_dir(typed[-1] if typed else None, environ=os.environ, files=config_files(os.environ))

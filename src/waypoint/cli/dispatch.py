@@ -1,8 +1,10 @@
-"""Parse, call one verb, turn an error into an exit code and text or JSON."""
+"""Translate, parse, call one verb, turn an error into an exit code and text or JSON."""
 
 import argparse
+import contextlib
 import dataclasses
 import importlib
+import io
 import logging
 import os
 import signal
@@ -11,48 +13,113 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
+from waypoint import __version__
 from waypoint.cli.answer import Answer, print_answer
-from waypoint.cli.failure import guarded
-from waypoint.cli.parser import Verb, parse
-from waypoint.config import config_files, find_state_dir
+from waypoint.cli.exec import parse_exec, run_exec
+from waypoint.cli.failure import guarded, print_older_error
+from waypoint.cli.grammar.verbs import Verb
+from waypoint.cli.known import is_session
+from waypoint.cli.older import Translation, UnknownCommand, translate
+from waypoint.cli.parser import grammar, parse, verb_names
+from waypoint.cli.phases import with_phases
+from waypoint.config import WAYPOINT, config_files, find_state_dir, read_settings
+from waypoint.errors import UsageError
 from waypoint.session.waypoint import Waypoint
 
 __all__ = ["dispatch"]
 
+EXIT_OLDER = 1
+"""What the originals end with, whatever went wrong."""
 
-def dispatch(words: Sequence[str]) -> int:
+
+def dispatch(words: Sequence[str], *, program: str = WAYPOINT) -> int:
     """Run one command line; return its exit code."""
-    options = parse(words)
+    parser = grammar(program)
+    if not words:
+        parser.print_help()
+        print(f"\nVersion: v{__version__}, DAPLab")
+        return EXIT_OLDER
+    try:
+        translation = translate(
+            words,
+            program=program,
+            verbs=verb_names(parser),
+            is_session=lambda word: is_session(words, word, program),
+        )
+    except UnknownCommand as error:
+        print(error)
+        return EXIT_OLDER
+    except UsageError as error:
+        print_older_error(error, "")
+        return EXIT_OLDER
+    if translation.is_older and (request := parse_exec(translation.words, program)) is not None:
+        request.is_older = True  # a plain exec that could not be known for one, because its verb was left out
+        return run_exec(request)
+    options = _parse(translation, parser)
+    if options is None:
+        return EXIT_OLDER
+    options.program, options.is_older = program, translation.is_older
     if options.verb.name != "exec":  # there an interrupt is for the command
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _interrupt)
     if options.verbose:
         logging.basicConfig(level=logging.DEBUG, format="waypoint: %(message)s")
     return guarded(
-        lambda: _run(options),
-        is_exec=options.verb.name == "exec",
+        lambda: _run(options, translation),
+        verb=options.verb.name,
+        is_older=translation.is_older,
         as_json=options.json,
         verbose=options.verbose,
     )
 
 
-def _run(options: argparse.Namespace) -> int:
+def _parse(translation: Translation, parser: argparse.ArgumentParser) -> argparse.Namespace | None:
+    """The options; of an older command line that is wrong, the words of the originals, and nothing."""
+    if not translation.is_older:
+        return parse(translation.words, parser)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return parse(translation.words, parser)
+    except SystemExit as end:
+        if not end.code:
+            raise
+    _, _, reason = said.getvalue().strip().rpartition("error: ")
+    unknown = reason.removeprefix("unrecognized arguments: ")
+    if unknown != reason:
+        reason = f"unknown flag: {unknown}" if unknown.startswith("-") else f"too many arguments: {unknown}"
+    print(f"Error: {reason}")
+    return None
+
+
+def _run(options: argparse.Namespace, translation: Translation) -> int:
     answer = _call(options.verb, options)
+    if translation.reword is not None:
+        answer = dataclasses.replace(answer, text=translation.reword(answer.document, answer.text))
+    if options.settings["phase_stats"].value:
+        answer = with_phases(answer)
     print_answer(answer, as_json=options.json, quiet=options.quiet, timings=options.timings)
     sys.stdout.flush()
     return answer.exit_code
 
 
 def _call(verb: Verb, options: argparse.Namespace) -> Answer:
-    state_dir = Path(find_state_dir(options.state_dir, environ=os.environ, files=config_files(os.environ)))
+    files = config_files(os.environ, program=options.program, executable=sys.argv[0])
+    where = {"environ": os.environ, "files": files, "program": options.program}
+    state_dir = Path(find_state_dir(options.state_dir, **where))
+    options.settings = read_settings(options.state_dir, **where)
     function = getattr(importlib.import_module(f"waypoint.cli.{verb.module}"), verb.function)
     if verb.on_host:
         host_answer: Answer = function(state_dir, options)
         return host_answer
-    with Waypoint(state_dir) as waypoint:
+    if not options.settings["sessions_dir"].is_default:
+        from waypoint.cli.host import set_up_if_asked_by_older_key
+
+        set_up_if_asked_by_older_key(state_dir, options)
+    with Waypoint(state_dir, files) as waypoint:
         newest = waypoint.context.catalogue.newest_operation()
         answer: Answer = function(waypoint, options)
-        if options.timings:
+        if options.timings or options.settings["phase_stats"].value:
             operations = waypoint.context.catalogue.operations_after(newest)
             answer = dataclasses.replace(answer, operations=operations)
         return answer

@@ -10,7 +10,8 @@ import os
 import sys
 
 from waypoint.cli.failure import guarded
-from waypoint.config import config_files, find_state_dir
+from waypoint.config import CHECKPOINT_LITE, WAYPOINT, config_files, find_state_dir
+from waypoint.errors import BadSyntax, UsageError
 from waypoint.names import MAIN, parse_name
 from waypoint.session.command import run_command
 from waypoint.session.place import Place
@@ -18,22 +19,38 @@ from waypoint.store.live import LiveCatalogue, catalogue_path, require_set_up
 
 TYPE_CHECKING = False  # see waypoint.errors
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["ExecRequest", "command_text", "parse_exec", "run_exec", "write_output"]
+    from waypoint.kernel.syntax import SyntaxCheck
+    from waypoint.session.command import CommandResult
+
+__all__ = [
+    "EndingInNewline",
+    "ExecRequest",
+    "begin_check",
+    "command_text",
+    "parse_exec",
+    "print_limits",
+    "refuse_bad_syntax",
+    "run_exec",
+    "state_dir_in_force",
+    "write_output",
+]
 
 _WITH_VALUE = ("--state-dir", "--timeout")
 _PLAIN = ("--no-wait", "--quiet", "-q")
 
 
 class ExecRequest:
-    """What the command line asks for."""
+    """What the command line asks for; ``is_older`` if in the words of the originals (waypoint.cli.older)."""
 
-    __slots__ = ("command", "state_dir", "target", "timeout_s", "wait")
+    __slots__ = ("command", "is_older", "program", "state_dir", "target", "timeout_s", "wait")
 
     def __init__(
         self, target: str, command: str, *, state_dir: str | None, timeout_s: float | None, wait: bool
     ) -> None:
+        self.program = WAYPOINT
+        self.is_older = False
         self.target = target
         self.command = command
         self.state_dir = state_dir
@@ -41,8 +58,25 @@ class ExecRequest:
         self.wait = wait
 
 
-def parse_exec(words: Sequence[str]) -> ExecRequest | None:
-    """Read a plain exec; None if it is anything else."""
+def parse_exec(words: Sequence[str], program: str = WAYPOINT) -> ExecRequest | None:
+    """Read a plain exec, in our words or older ones; None if it is anything else."""
+    request = _parse(words)
+    is_older = program == CHECKPOINT_LITE
+    if request is None and ("exec" in words or "fork-exec" in words):
+        from waypoint.cli.older import translate_exec
+
+        try:
+            translated = translate_exec(words)
+        except UsageError:  # told by the full grammar
+            return None
+        if translated is not None:
+            request, is_older = _parse(translated.words), True
+    if request is not None:
+        request.is_older, request.program = is_older, program
+    return request
+
+
+def _parse(words: Sequence[str]) -> ExecRequest | None:
     if "exec" not in words or "--" not in words:
         return None
     cut = words.index("--")
@@ -84,17 +118,28 @@ def command_text(words: Sequence[str]) -> str:
 
 def run_exec(request: ExecRequest) -> int:
     """Print the command's output as it comes and return its exit code."""
-    return guarded(lambda: _run(request), is_exec=True)
+    return guarded(lambda: _run(request), verb="exec", is_older=request.is_older)
+
+
+def state_dir_in_force(flag: str | None, program: str) -> str:
+    """The state directory that a command line acts on."""
+    files = config_files(os.environ, program=program, executable=sys.argv[0])
+    return find_state_dir(flag, environ=os.environ, files=files, program=program)
 
 
 def _run(request: ExecRequest) -> int:
-    state_dir = find_state_dir(request.state_dir, environ=os.environ, files=config_files(os.environ))
+    state_dir = state_dir_in_force(request.state_dir, request.program)
     session, colon, branch = request.target.partition(":")
     parse_name("session", session)
     branch = parse_name("branch", branch) if colon else MAIN
     require_set_up(state_dir)
+    check = begin_check(request.command) if request.is_older else None
     catalogue = LiveCatalogue(catalogue_path(state_dir))
+    write: Callable[[bytes], None] = write_output
     try:
+        if check is not None:
+            refuse_bad_syntax(check, lambda: _shell_of(catalogue, session))
+            write = EndingInNewline()
         if catalogue.has_unfinished():
             _settle(state_dir)
         result = run_command(
@@ -102,11 +147,35 @@ def _run(request: ExecRequest) -> int:
             request.command,
             timeout_s=request.timeout_s,
             wait=request.wait,
-            on_output=write_output,
+            on_output=write,
         )
     finally:
         catalogue.close()
+        if isinstance(write, EndingInNewline):
+            write.end()
+    print_limits(result)
     return result.exit_code
+
+
+def begin_check(command: str) -> SyntaxCheck:
+    """The originals look at a line before they run any of it, so an older command line does."""
+    from waypoint.kernel.syntax import SyntaxCheck
+
+    return SyntaxCheck(command)
+
+
+def refuse_bad_syntax(check: SyntaxCheck, shell: Callable[[], str | None]) -> None:
+    """Raise BadSyntax if bash has something against the line, and bash is the shell that it is for."""
+    complaint = check.complaint()
+    if complaint and (shell() or "bash").rpartition("/")[2] == "bash":  # to another it may well be a line
+        raise BadSyntax(f"command syntax error: {complaint}")
+
+
+def _shell_of(catalogue: LiveCatalogue, session: str) -> str | None:
+    import json
+
+    shell: str | None = json.loads(catalogue.settings_text(catalogue.session_id(session))).get("shell")
+    return shell
 
 
 def _settle(state_dir: str) -> None:
@@ -116,6 +185,29 @@ def _settle(state_dir: str) -> None:
     from waypoint.session.waypoint import Waypoint
 
     Waypoint(Path(state_dir)).close()
+
+
+def print_limits(result: CommandResult) -> None:
+    """Say which limits were reached, after the output."""
+    for limit in result.limits_reached:
+        print(f"waypoint: {limit}", file=sys.stderr)
+
+
+class EndingInNewline:
+    """Writes output as it comes; at the end the newline that it lacks, as the originals do."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last = b""
+
+    def __call__(self, data: bytes) -> None:
+        self._last = data[-1:] or self._last
+        write_output(data)
+
+    def end(self) -> None:
+        if self._last not in (b"", b"\n"):
+            write_output(b"\n")
 
 
 def write_output(data: bytes) -> None:

@@ -8,17 +8,29 @@ from pathlib import Path
 
 from waypoint import __version__
 from waypoint.cli.answer import Answer
+from waypoint.config import DEFAULT_STATE_DIR
 from waypoint.errors import Busy, UsageError
 from waypoint.kernel.probe import Ability, can_checkpoint, probe_host
 from waypoint.session.drawing import megabytes
 from waypoint.session.setup import find_criu, prepare_host
 from waypoint.session.waypoint import Waypoint
+from waypoint.store.layout import Layout
 from waypoint.store.pool import open_pool, pool_usage, resize_pool
 
-__all__ = ["doctor", "parse_size", "pool_resize", "pool_status", "pool_unmount", "setup", "version"]
+__all__ = [
+    "PROXY_VARIABLES",
+    "doctor",
+    "parse_size",
+    "pool_resize",
+    "pool_status",
+    "pool_unmount",
+    "set_up_if_asked_by_older_key",
+    "setup",
+    "version",
+]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
-_PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 
 
 def parse_size(text: str) -> int:
@@ -34,8 +46,8 @@ def setup(state_dir: Path, options: argparse.Namespace) -> Answer:
     prepared = prepare_host(
         state_dir,
         pool_size_bytes=size,
-        proxies={name: os.environ[name] for name in _PROXY_VARIABLES if name in os.environ},
-        progress=lambda message: print(f"waypoint: {message}", file=sys.stderr, flush=True),
+        proxies={name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ},
+        progress=_say,
     )
     usage = pool_usage(prepared.pool)
     where = "in a private directory" if prepared.criu.origin == "prefix" else "of this host"
@@ -48,6 +60,27 @@ def setup(state_dir: Path, options: argparse.Namespace) -> Answer:
             "pool": {"kind": str(prepared.pool.kind), "free_bytes": usage.free_bytes},
         },
     )
+
+
+def set_up_if_asked_by_older_key(state_dir: Path, options: argparse.Namespace) -> None:
+    """Set the state directory up if ``sessions_dir`` names it: the originals had no set-up, so nobody ran one."""
+    if Layout(state_dir).host_facts.exists() or options.settings["state_dir"].source in ("flag", "default"):
+        return
+    older = options.settings["sessions_dir"]
+    if os.path.realpath(str(older.value)) != os.fspath(state_dir):
+        return
+    _say(f"{state_dir} ({older.source}) is new: setting it up")
+    prepare_host(
+        state_dir,
+        pool_size_bytes=None,
+        proxies={name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ},
+        progress=_say,
+        criu_of=Path(DEFAULT_STATE_DIR),
+    )
+
+
+def _say(message: str) -> None:
+    print(f"waypoint: {message}", file=sys.stderr, flush=True)
 
 
 def doctor(state_dir: Path, _options: argparse.Namespace) -> Answer:
@@ -120,5 +153,5 @@ def pool_unmount(state_dir: Path, options: argparse.Namespace) -> Answer:
 
 def version(_state_dir: Path, _options: argparse.Namespace) -> Answer:
     return Answer(
-        text=f"waypoint version {__version__}", document={"version": __version__}, quiet=__version__
+        text=f"waypoint version v{__version__}", document={"version": __version__}, quiet=__version__
     )

@@ -2,33 +2,42 @@
 
 import argparse
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 
 from waypoint.cli.answer import Answer
-from waypoint.cli.commands import parse_env
+from waypoint.cli.creation import create_session
+from waypoint.cli.documents import Names, live_pid, place_of_work, session_document, socket_path
+from waypoint.cli.settings import older_key_notes
+from waypoint.cli.sharing import shared_document, sharing_notes
 from waypoint.cli.target import parse_size, parse_target
-from waypoint.errors import UsageError
+from waypoint.errors import Busy, EngineError, UsageError
+from waypoint.log import step_observers
 from waypoint.session.drawing import age, megabytes, status
+from waypoint.session.mending import mend_networks
+from waypoint.session.occupants import explain_occupants
 from waypoint.session.session import Session
+from waypoint.session.walls import PRIVILEGED_WARNING
 from waypoint.session.waypoint import Waypoint
 
 __all__ = ["cleanup", "destroy", "init", "list_", "tree"]
 
+LAYERS_SHOWN = 16
+
 
 def init(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
-    session = waypoint.create(
-        options.directory or (os.getcwd() if options.base in (None, "host") else None),
-        base=options.base,
-        name=options.name,
-        size=parse_size(options.size) if options.size else None,
-        env=parse_env(options.env),
-        shell=options.shell or None,
-        allow_self=options.allow_self,
-    )
-    directory = os.fspath(session.directory)
+    session = create_session(waypoint, options, size=parse_size(options.size) if options.size else None)
+    directory = place_of_work(session)
     lines = ["Environment initialized!", f"Session ID: {session.id}"]
     if options.name:
         lines.append(f"Name: {options.name}")
-    lines += [f"Work in this directory: {directory}", "", "Save the session ID for future operations!"]
+    lines.append(f"Work in this directory: {directory}")
+    if options.shell is not None:
+        pid = session.main.record.init_pid
+        lines.append(f"Shell PID: {pid} [socket: {socket_path(pid)}]")
+    lines += ["", "Save the session ID for future operations!"]
     return Answer(
         text="\n".join(lines),
         quiet=f"{session.id},{directory}",
@@ -38,7 +47,10 @@ def init(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
             "directory": directory,
             "base": os.fspath(session.record.base.path),
             "workspace": session.record.workspace,
+            **shared_document(session),
+            "network": str(session.record.settings.network.mode),
         },
+        notes=[*older_key_notes(options), *sharing_notes(session)],
     )
 
 
@@ -46,24 +58,33 @@ def list_(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     if options.session is None:
         return _list_sessions(waypoint.sessions())
     session = waypoint.session(options.session)
-    document = _session_document(session)
-    names = _checkpoint_names(session)
-    lines = ["Checkpoints:"]
+    mend_networks(waypoint.context, session.record)
+    document = session_document(session)
+    names = Names(session)
+    lines = [f"PRIVILEGED: {PRIVILEGED_WARNING}"] if session.record.settings.walls.privileged else []
+    lines += ["Checkpoints:"]
     for checkpoint in session.checkpoints():
-        parent = names.get(checkpoint.parent or "", "-")
         lines.append(
-            f"  {checkpoint.name} parent={parent} branch={checkpoint.branch}"
-            f" memory={megabytes(checkpoint.memory_bytes)} {age(checkpoint.created_at)}"
+            f"  {checkpoint.name} parent={names.of(checkpoint.parent) or '-'} status=ready"
+            f" layers={_layers(names.chain(checkpoint.id))} branch={checkpoint.branch}"
+            f" memory={megabytes(checkpoint.memory_bytes)} kind={checkpoint.kind} {age(checkpoint.created_at)}"
         )
-    lines += ["Live branches:"]
+    lines += ["Live forks:"]  # so generation C calls branches, and scripts look for the line
     for branch in session.branches():
         record = branch.record
+        pid = live_pid(branch)
+        where = "pid=- socket=-" if pid is None else f"pid={pid} socket={socket_path(pid)}"
         lines.append(
-            f"  {branch.name} checkpoint={names.get(record.head or '', '-')} status={status(branch)}"
-            f" pid={record.init_pid} directory={branch.directory}"
+            f"  {branch.name} checkpoint={names.of(record.head) or '-'} status={status(branch)}"
+            f" {where} directory={branch.directory}"
         )
     quiet = "\n".join(checkpoint.name for checkpoint in session.checkpoints())
     return Answer(text="\n".join(lines), quiet=quiet, document=document)
+
+
+def _layers(names: list[str]) -> str:
+    """For people, so not without end; ``--json`` has them all."""
+    return ",".join(names[:LAYERS_SHOWN] + (["…"] if len(names) > LAYERS_SHOWN else []))
 
 
 def _list_sessions(sessions: list[Session]) -> Answer:
@@ -75,6 +96,7 @@ def _list_sessions(sessions: list[Session]) -> Answer:
         lines.append(
             f"  {session.id}{name} branches={len(branches)} checkpoints={len(checkpoints)}"
             f" {age(session.record.created_at)} {session.record.workspace}"
+            f"{' suspended' if session.is_suspended else ''}{_privileged(session)}"
         )
         documents.append(
             {
@@ -82,8 +104,10 @@ def _list_sessions(sessions: list[Session]) -> Answer:
                 "name": session.record.name,
                 "workspace": session.record.workspace,
                 "created_at": session.record.created_at,
+                "walls": asdict(session.record.settings.walls),
                 "branches": len(branches),
                 "checkpoints": len(checkpoints),
+                "suspended": session.is_suspended,
             }
         )
     quiet = "\n".join(session.id for session in sessions)
@@ -92,7 +116,7 @@ def _list_sessions(sessions: list[Session]) -> Answer:
 
 def tree(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     session = waypoint.session(options.session)
-    return Answer(text=session.tree(), document=_session_document(session, with_files=True))
+    return Answer(text=session.tree(), document=session_document(session, with_files=True))
 
 
 def destroy(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
@@ -109,44 +133,58 @@ def destroy(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 def cleanup(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     session = waypoint.session(options.session)
-    session.cleanup(force=options.force)
+    preserve = options.settings["preserve_session_on_cleanup"]
+    if preserve.value:
+        return _preserved(session, options, f"{preserve.key.name} ({preserve.source})")
+    try:
+        with _told_step_by_step(is_wanted=options.force and not options.quiet and not options.json):
+            session.cleanup(force=options.force)
+    except (Busy, EngineError) as error:
+        if not options.force:  # all that could be said of it then is asked for already
+            error.hint = explain_occupants(waypoint.context, session.record)
+        raise
     return Answer(
         text=f"Session '{options.session}' cleaned up successfully", document={"cleaned_up": session.id}
     )
 
 
-def _session_document(session: Session, *, with_files: bool = False) -> dict[str, object]:
-    names = _checkpoint_names(session)
-    checkpoints = []
-    for checkpoint in session.checkpoints():
-        entry: dict[str, object] = {
-            "id": checkpoint.name,
-            "parent": names.get(checkpoint.parent or ""),
-            "branch": checkpoint.branch,
-            "created_at": checkpoint.created_at,
-            "memory_bytes": checkpoint.memory_bytes,
-        }
-        if with_files:
-            entry["files_bytes"] = session.files_bytes(checkpoint)
-        checkpoints.append(entry)
-    branches = [
-        {
-            "id": branch.name,
-            "status": status(branch),
-            "checkpoint": names.get(branch.record.head or ""),
-            "pid": branch.record.init_pid,
-            "directory": os.fspath(branch.directory),
-            "created_at": branch.record.created_at,
-        }
-        for branch in session.branches()
-    ]
-    return {
-        "session_id": session.id,
-        "name": session.record.name,
-        "checkpoints": checkpoints,
-        "branches": branches,
-    }
+def _preserved(session: Session, options: argparse.Namespace, setting: str) -> Answer:
+    """End all that runs of a session and keep the rest, as those who set the older key want it."""
+    session.suspend(drop=options.force)
+    kept = f"kept on disk, as {setting} says; bring it back: waypoint resume {options.session}"
+    return Answer(
+        text=f"Session '{options.session}' cleaned up successfully",
+        document={"cleaned_up": session.id, "kept": True},
+        notes=[kept],
+    )
 
 
-def _checkpoint_names(session: Session) -> dict[str, str]:
-    return {checkpoint.id: checkpoint.name for checkpoint in session.checkpoints()}
+_REMOVAL_STEPS = {
+    "branch": "ending branches: processes, mounts, files",
+    "ports": "closing ports",
+    "checkpoint": "removing checkpoints",
+    "directories": "removing directories",
+}
+
+
+@contextmanager
+def _told_step_by_step(*, is_wanted: bool) -> Iterator[None]:
+    """Say on standard error what a removal is at."""
+    told: list[str] = []
+
+    def tell(operation: str, step: str) -> None:
+        if operation == "cleanup" and step in _REMOVAL_STEPS and told[-1:] != [step]:
+            told.append(step)
+            print(f"waypoint: {_REMOVAL_STEPS[step]}", file=sys.stderr, flush=True)
+
+    if is_wanted:
+        step_observers.append(tell)
+    try:
+        yield
+    finally:
+        if is_wanted:
+            step_observers.remove(tell)
+
+
+def _privileged(session: Session) -> str:
+    return " PRIVILEGED" if session.record.settings.walls.privileged else ""

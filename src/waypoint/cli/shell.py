@@ -1,11 +1,12 @@
 """``waypoint shell``: a session and a person in it, at once."""
 
 import argparse
-import os
 import sys
 
-from waypoint.cli.answer import Answer
-from waypoint.cli.commands import parse_env
+from waypoint.cli.answer import Answer, print_notes
+from waypoint.cli.creation import create_session
+from waypoint.cli.settings import older_key_notes
+from waypoint.cli.sharing import sharing_notes
 from waypoint.cli.terminals import attach_to, require_attachable
 from waypoint.names import MAIN
 from waypoint.session.session import Session
@@ -18,15 +19,9 @@ _QUESTION = "Keep the session (k), save a checkpoint and keep it (s), or remove 
 
 def shell(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     require_attachable(options.detach_key)
-    session = waypoint.create(
-        options.directory or (os.getcwd() if options.base in (None, "host") else None),
-        base=options.base,
-        name=options.name,
-        env=parse_env(options.env),
-        shell=options.shell or None,
-        allow_self=options.allow_self,
-        attended=True,
-    )
+    session = create_session(waypoint, options, attended=True)
+    if not options.quiet:
+        print_notes([*older_key_notes(options), *sharing_notes(session)])
     reference = options.name or session.id
     try:
         ended = attach_to(session.main, reference, MAIN, detach_key=options.detach_key, read_only=False)

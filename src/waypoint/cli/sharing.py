@@ -1,0 +1,55 @@
+"""What a session shares with the host, and what of the host it does not see: in words and as a document."""
+
+import os
+from collections.abc import Iterable
+
+from waypoint.session.session import Session
+
+__all__ = ["shared_document", "sharing_notes"]
+
+NAMED_MAX = 5
+
+
+def sharing_notes(session: Session) -> list[str]:
+    """What a person should know about a new session. What is hidden but not there goes without saying."""
+    settings = session.record.settings
+    notes = [
+        f"{volume.path} is {volume.source} of the host{', read-only' if volume.read_only else ''}:"
+        " shared by all branches, in no checkpoint"
+        for volume in settings.volumes
+    ]
+    if hidden := _there(settings.hidden):
+        more = f" and {len(hidden) - NAMED_MAX} more" if len(hidden) > NAMED_MAX else ""
+        notes.append(f"hidden from the session: {_named(hidden[:NAMED_MAX])}{more} (--show PATH shows it)")
+    if settings.shown:
+        notes.append(f"hidden by default, but not from this session: {_named(settings.shown)}")
+    return notes
+
+
+def shared_document(session: Session) -> dict[str, object]:
+    settings = session.record.settings
+    return {
+        "volumes": [
+            {
+                "source": volume.source,
+                "path": volume.path,
+                "read_only": volume.read_only,
+                "branchable": False,
+            }
+            for volume in settings.volumes
+        ],
+        "secrets": [secret.name for secret in settings.secrets],
+        "hidden": _there(settings.hidden),
+        "shown": list(settings.shown),
+    }
+
+
+def _there(paths: Iterable[str]) -> list[str]:
+    """Those that exist, what is the caller's first."""
+    home = os.path.expanduser("~")
+    return sorted(filter(os.path.lexists, paths), key=lambda path: (not path.startswith(f"{home}/"), path))
+
+
+def _named(paths: Iterable[str]) -> str:
+    home = os.path.expanduser("~")
+    return " ".join(f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path for path in paths)
