@@ -1,0 +1,1 @@
+"""MicroVMs. :mod:`~statefork.backends.microvm.backend` is the way in."""

@@ -1,0 +1,115 @@
+"""What a virtual machine monitor must be able to do to carry microVMs. Two do: QEMU and Firecracker.
+
+A machine lives in a directory of its own: its disk, its memory where that is a file, its sockets. A saved one is such a
+directory too. All of them lie on one file system, which copies files by reference.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from statefork.backend import Availability
+from statefork.backends.microvm.line import Line
+from statefork.backends.microvm.process import VmProcess
+from statefork.errors import BackendUnavailable
+
+__all__ = ["DISK", "Driver", "Kernel", "Shape", "being_saved", "settle"]
+
+DISK = "disk"
+"""The name of the disk in the directory of a machine, running or saved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How big a machine is."""
+
+    memory_mb: int
+    vcpus: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """What a machine boots: an uncompressed kernel, the modules it needs, its version."""
+
+    vmlinux: Path
+    modules: Path
+    version: str
+
+
+class Driver(ABC):
+    """One virtual machine monitor. Methods raise BackendFailed, and leave no process behind then."""
+
+    name: str
+    modules: tuple[str, ...]
+    """The kernel modules that its devices need, apart from what they depend on themselves."""
+
+    @classmethod
+    @abstractmethod
+    def probe(cls) -> Availability:
+        """Whether this host can run it. Looks, changes nothing."""
+
+    @classmethod
+    def require(cls) -> None:
+        """Raise BackendUnavailable, with what to install, unless this host can run it."""
+        found = cls.probe()
+        if not found.is_available:
+            raise BackendUnavailable("microvm", found.reason, remedy=found.remedy)
+
+    def to_handle(self) -> dict[str, str | int]:
+        """What finds the same driver again for a machine that it has made."""
+        return {"driver": self.name}
+
+    @abstractmethod
+    def identity(self) -> str:
+        """What a saved machine depends on: it can be loaded by the same monitor only."""
+
+    @abstractmethod
+    def boot(self, place: Path, kernel: Kernel, initramfs: Path, shape: Shape) -> VmProcess:
+        """Start a machine from its kernel; its disk is in ``place``."""
+
+    @abstractmethod
+    def save(self, place: Path, target: Path) -> None:
+        """Save a running machine into the new directory ``target``; it goes on, also if that fails."""
+
+    @abstractmethod
+    def go_on(self, place: Path) -> None:
+        """Let a machine that was stopped to be saved go on; one that runs is not changed."""
+
+    @abstractmethod
+    def load(self, image: Path, place: Path, shape: Shape) -> VmProcess:
+        """Bring a saved machine to life in the new directory ``place``, running."""
+
+    @abstractmethod
+    def connect(self, place: Path, timeout_s: float) -> Line:
+        """A connection to the relay inside the machine. Raises OSError."""
+
+    def last_words(self, place: Path) -> str:
+        """What the machine wrote to its console, where that is kept: the end of it, for a failure's message."""
+        try:
+            text = (place / "console").read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+        return " / ".join(line.strip() for line in text.splitlines()[-3:] if line.strip())
+
+
+_MARK = "being-saved"
+
+
+@contextmanager
+def being_saved(notes: Path) -> Iterator[None]:
+    """A machine stands still while it is saved: for as long as the block lasts a mark in ``notes`` says so.
+
+    Whoever is killed leaves it there, so that the next one knows.
+    """
+    (notes / _MARK).touch()
+    yield
+    (notes / _MARK).unlink()
+
+
+def settle(notes: Path, go_on: Callable[[], None]) -> None:
+    """Let a machine go on if whoever saved it was killed, or failed, before it did."""
+    if (notes / _MARK).exists():
+        go_on()
+        (notes / _MARK).unlink(missing_ok=True)

@@ -1,0 +1,126 @@
+"""The host process that is a microVM, as it is found again by whoever comes later: by its pid and when it began."""
+
+import json
+import os
+import select
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from statefork.backend import Handle
+from statefork.errors import BackendFailed, BackendUnavailable
+from waypoint.errors import ToolMissing, ToolTimedOut
+from waypoint.kernel.process import CLEAN_ENV, run_tool
+
+__all__ = ["VmProcess", "last_words", "start_in_background"]
+
+NOTE = "process.json"
+PID_FILE, ERRORS = "pid", "errors"
+VARIABLE = "STATEFORK_MACHINE"
+"""In the environment of a program in the background: where its notes are. It tells it from others that get its pid later."""
+
+END_TIMEOUT_S = 10.0
+FORK_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class VmProcess:
+    """A process that is not our child, hence known by more than its pid, which may be used again."""
+
+    pid: int
+    started: int
+    """In clock ticks since the host was started."""
+
+    @classmethod
+    def of(cls, pid: int) -> "VmProcess":
+        """Raises ProcessLookupError if there is none."""
+        return cls(pid, _facts(pid)[1])
+
+    @classmethod
+    def from_handle(cls, handle: Handle) -> "VmProcess":
+        return cls(int(handle["pid"]), int(handle["started"]))
+
+    def to_handle(self) -> dict[str, str | int]:
+        return {"pid": self.pid, "started": self.started}
+
+    def note_in(self, place: Path) -> None:
+        """Leave word in a machine's directory which process it is."""
+        (place / NOTE).write_text(json.dumps(self.to_handle()))
+
+    @classmethod
+    def noted_in(cls, place: Path) -> "VmProcess | None":
+        """The process of the machine in a directory, also if we were killed before we could leave word."""
+        try:
+            return cls.from_handle(json.loads((place / NOTE).read_text()))
+        except (OSError, ValueError, KeyError):
+            return cls.begun(place)
+
+    @classmethod
+    def begun(cls, notes: Path) -> "VmProcess | None":
+        """What start_in_background() has begun, by the pid that it wrote down, if that is still the same process."""
+        try:
+            pid = int((notes / PID_FILE).read_text())
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            return cls.of(pid) if os.fsencode(f"{VARIABLE}={notes}") in variables else None
+        except (OSError, ValueError):
+            return None  # it was never started, or has ended
+
+    def is_alive(self) -> bool:
+        try:
+            state, started = _facts(self.pid)
+        except ProcessLookupError:
+            return False
+        return started == self.started and state not in "ZX"
+
+    def end(self) -> None:
+        """Kill it and wait until it is dead; dead already is fine."""
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return
+        try:
+            if not self.is_alive():
+                return
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            if not select.select([pidfd], [], [], END_TIMEOUT_S)[0]:
+                raise BackendFailed("microvm", "discard", f"process {self.pid} cannot be killed")
+        finally:
+            os.close(pidfd)
+
+
+# Before it becomes the program it says who it is: from then on it can be found and ended, whatever becomes of us.
+_BEGIN = 'echo $$ >"$1" && exec >/dev/null 2>"$2" && shift 2 && exec "$@"'
+
+
+def start_in_background(command: Sequence[str], notes: Path, *, pass_fds: Sequence[int] = ()) -> None:
+    """Start a program that is nobody's child here. Its pid and its errors are written down in ``notes``."""
+    words = ("setsid", "--fork", "sh", "-c", _BEGIN, "sh")
+    files = (os.fspath(notes / PID_FILE), os.fspath(notes / ERRORS))
+    for file in files:
+        Path(file).write_bytes(b"")  # of an earlier one
+    try:
+        run_tool(
+            (*words, *files, *command),
+            timeout_s=FORK_TIMEOUT_S,
+            pass_fds=pass_fds,
+            env={**CLEAN_ENV, VARIABLE: os.fspath(notes)},
+        )
+    except ToolMissing as error:
+        raise BackendUnavailable("microvm", str(error), remedy="apt-get install util-linux") from error
+    except ToolTimedOut as error:
+        raise BackendFailed("microvm", "start", str(error)) from error
+
+
+def last_words(notes: Path) -> str:
+    """What a program in the background has complained of."""
+    return (notes / ERRORS).read_text(errors="replace").strip()
+
+
+def _facts(pid: int) -> tuple[str, int]:
+    """State and time of start, from /proc/PID/stat; the name before them may hold anything."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        raise ProcessLookupError(pid) from None
+    return fields[0], int(fields[19])

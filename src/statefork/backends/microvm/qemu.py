@@ -1,0 +1,206 @@
+"""QEMU's machine type ``microvm``: a kernel, a disk, a serial port, and nothing else that would have to be emulated.
+
+The memory is a file of the machine's directory, mapped shared. A snapshot stops the machine for as long as it takes to
+write the state of its devices (a small file: the capability ``x-ignore-shared`` leaves the memory out) and to copy
+memory and disk by reference. A clone maps its own copy.
+"""
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from statefork.backend import Availability
+from statefork.backends.microvm.driver import DISK, Driver, Kernel, Shape
+from statefork.backends.microvm.kvm import device_problem
+from statefork.backends.microvm.line import Line
+from statefork.backends.microvm.process import VmProcess, last_words, start_in_background
+from statefork.backends.microvm.qmp import Qmp
+from statefork.backends.microvm.sockets import connect_in, listening_in
+from statefork.backends.microvm.storage import clone_file
+from statefork.errors import BackendFailed
+from waypoint.kernel.process import CLEAN_ENV, run_tool
+from waypoint.kernel.undo import UndoStack
+
+__all__ = ["QemuDriver", "qemu_version", "start_qemu"]
+
+PROGRAM = "qemu-system-x86_64"
+PACKAGE = "qemu-system-x86"
+MEMORY, STATE, PORT = "memory", "state", "port"
+START_TIMEOUT_S = 60.0
+MIGRATION_TIMEOUT_S = 120.0
+ASK_AGAIN_S = 0.005
+PORT_DEVICE = "/dev/vport*p1"
+
+# Without a frequency the guest measures it against a timer that QEMU does not emulate well enough, and hangs.
+TCG_WORDS = "tsc_early_khz=2400000 no_timer_check"
+
+
+class QemuDriver(Driver):
+    name = "qemu"
+    modules = ("virtio_mmio", "virtio_blk", "virtio_console")
+
+    def __init__(self, *, is_accelerated: bool) -> None:
+        self._is_accelerated = is_accelerated
+
+    @classmethod
+    def probe(cls) -> Availability:
+        if shutil.which(PROGRAM, path=CLEAN_ENV["PATH"]) is None:
+            return Availability(
+                is_available=False,
+                reason=f"{PROGRAM} is not installed",
+                remedy=f"apt-get install {PACKAGE}",
+            )
+        problem = device_problem()
+        speed = "KVM if it boots a stock kernel" if problem is None else f"emulation, because {problem}"
+        return Availability(is_available=True, detail=f"QEMU microvm, by {speed}")
+
+    def to_handle(self) -> dict[str, str | int]:
+        return {"driver": self.name, "accelerator": "kvm" if self._is_accelerated else "tcg"}
+
+    def identity(self) -> str:
+        return f"{qemu_version()} {self.to_handle()}"
+
+    def boot(self, place: Path, kernel: Kernel, initramfs: Path, shape: Shape) -> VmProcess:
+        with open(place / MEMORY, "xb") as memory:
+            memory.truncate(shape.memory_mb << 20)
+        words = f"console=ttyS0 quiet panic=-1 reboot=t {TCG_WORDS if not self._is_accelerated else ''}"
+        boot = ["-kernel", os.fspath(kernel.vmlinux), "-initrd", os.fspath(initramfs)]
+        boot += ["-append", f"{words} -- machine --port {PORT_DEVICE}"]
+        boot += ["-serial", f"file:{place / 'console'}"]
+        return self._start(place, shape, boot)
+
+    def save(self, place: Path, target: Path) -> None:
+        # A copy by reference waits until all is on the disk: most of it can get there while the machine runs.
+        _write_out(place / MEMORY)
+        with Qmp(place) as qmp, UndoStack("snapshot of a microVM") as undo:
+            undo.always("continue", lambda: _continue(qmp))
+            qmp.execute("stop")
+            with open(target / STATE, "xb") as state:
+                _migrate(qmp, "migrate", state.fileno())
+            for name in (MEMORY, DISK):
+                clone_file(place / name, target / name)
+
+    def go_on(self, place: Path) -> None:
+        with Qmp(place) as qmp:
+            _continue(qmp)
+
+    def load(self, image: Path, place: Path, shape: Shape) -> VmProcess:
+        for name in (MEMORY, DISK):
+            clone_file(image / name, place / name)
+        process = self._start(place, shape, ["-S", "-incoming", "defer", "-serial", "null"])
+        try:
+            with Qmp(place) as qmp, open(image / STATE, "rb") as state:
+                _migrate(qmp, "migrate-incoming", state.fileno())
+                qmp.execute("cont")
+        except BaseException:
+            process.end()
+            raise
+        return process
+
+    def connect(self, place: Path, timeout_s: float) -> Line:
+        line = Line()
+        try:
+            connect_in(place, PORT, line, timeout_s)
+        except BaseException:
+            line.close()
+            raise
+        return line
+
+    def _start(self, place: Path, shape: Shape, extra: Sequence[str]) -> VmProcess:
+        with listening_in(place, PORT) as port:
+            devices = [
+                *("-smp", str(shape.vcpus), "-m", str(shape.memory_mb)),
+                *("-object", _memory(place, shape)),
+                *(
+                    "-drive",
+                    f"if=none,id=disk,format=raw,discard=unmap,cache=unsafe,file={_value(place / DISK)}",
+                ),
+                *("-device", "virtio-blk-device,drive=disk"),
+                *("-device", "virtio-serial-device"),
+                *("-chardev", f"socket,id=port,fd={port},server=on,wait=off"),
+                *("-device", "virtserialport,chardev=port,nr=1"),
+            ]
+            machine = "microvm,pit=on,pic=on,rtc=on,memory-backend=memory"
+            command = ["-M", machine, *_accelerated(self._is_accelerated), *devices, *extra]
+            return start_qemu(place, command, pass_fds=(port,))
+
+
+def qemu_version() -> str:
+    """The first line that it says of itself."""
+    return run_tool([PROGRAM, "--version"], timeout_s=START_TIMEOUT_S).stdout.splitlines()[0]
+
+
+def start_qemu(place: Path, command: Sequence[str], *, pass_fds: Sequence[int] = ()) -> VmProcess:
+    """Start QEMU in the background: no terminal, no child of ours; its monitor is ``qmp`` in ``place``.
+
+    It may start no program and gain no right. Raises BackendFailed with what QEMU says.
+    """
+    common = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+    common += ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]
+    try:
+        with listening_in(place, "qmp") as monitor:
+            common += ["-chardev", f"socket,id=qmp,fd={monitor},server=on,wait=off"]
+            common += ["-mon", "chardev=qmp,mode=control"]
+            start_in_background([PROGRAM, *common, *command], place, pass_fds=(monitor, *pass_fds))
+        with Qmp(place):  # it greets when it is ready
+            return _begun(place)
+    except BaseException as error:
+        if (process := VmProcess.begun(place)) is not None:
+            process.end()
+        if isinstance(error, BackendFailed):
+            raise BackendFailed("microvm", "start of QEMU", last_words(place) or error.reason) from error
+        raise
+
+
+def _begun(place: Path) -> VmProcess:
+    process = VmProcess.begun(place)
+    if process is None:
+        raise BackendFailed("microvm", "start of QEMU", "it has ended")
+    return process
+
+
+def _accelerated(yes: bool) -> list[str]:
+    if yes:
+        return ["-accel", "kvm", "-cpu", "host"]
+    return ["-accel", "tcg,thread=multi", "-cpu", "max"]
+
+
+def _memory(place: Path, shape: Shape) -> str:
+    path = _value(place / MEMORY)
+    return f"memory-backend-file,id=memory,size={shape.memory_mb}M,share=on,mem-path={path}"
+
+
+def _write_out(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fdatasync(file.fileno())
+
+
+def _value(path: Path) -> str:
+    """A comma ends a value of QEMU's, two are one."""
+    return os.fspath(path).replace(",", ",,")
+
+
+def _continue(qmp: Qmp) -> None:
+    """Let a machine run. QEMU says that a state is written a moment before it allows that, and nothing tells when it does."""
+    deadline = time.monotonic() + MIGRATION_TIMEOUT_S
+    while qmp.execute("query-status")["status"] == "finish-migrate" and time.monotonic() < deadline:
+        time.sleep(ASK_AGAIN_S)
+    qmp.execute("cont")
+
+
+def _migrate(qmp: Qmp, command: str, fd: int) -> None:
+    """Write or read the state of the devices. The machine is stopped."""
+    wanted = [{"capability": name, "state": True} for name in ("x-ignore-shared", "events")]
+    qmp.execute("migrate-set-capabilities", {"capabilities": wanted})
+    name = f"state-{threading.get_native_id()}"
+    qmp.execute("getfd", {"fdname": name}, fd=fd)
+    qmp.execute(command, {"uri": f"fd:{name}"})
+    ended = qmp.wait_for(
+        "MIGRATION", lambda data: data.get("status") in ("completed", "failed"), MIGRATION_TIMEOUT_S
+    )
+    if ended["status"] == "failed":
+        found = qmp.execute("query-migrate")
+        raise BackendFailed("microvm", command, str(found.get("error-desc", "QEMU gives no reason")))

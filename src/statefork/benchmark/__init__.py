@@ -1,0 +1,1 @@
+"""Measure backends side by side: how long, how big, and what survives."""
