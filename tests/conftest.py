@@ -5,22 +5,24 @@ skips these tests aloud; with CI set, that is a failure.
 """
 
 import os
-import secrets
-import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.leaks import Holdings, look_at_host, sweep
+from support.leaks import Holdings, look_at_host
+from support.limited import MakeLimited
+from support.state_directory import new_state_dir
+from support.workspace import new_workspace
 from waypoint import Session, Waypoint
-from waypoint.config import DEFAULT_STATE_DIR
-from waypoint.errors import HostError, StoreError
-from waypoint.kernel.provision import find_prefix_criu
-from waypoint.session.setup import prepare_host
-from waypoint.store.layout import Layout
+from waypoint.model import Limits
 
-POOL_BYTES = 12 << 30
+
+def pytest_configure() -> None:
+    """A run in the background (``make test &`` in a script) ignores interrupts, and so would all that it starts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,21 +41,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def state_dir() -> Iterator[Path]:
-    """A state directory of this run only, removed with all it holds at the end."""
-    path = Path(f"/var/tmp/waypoint-tests-{secrets.token_hex(4)}")
-    path.mkdir()
-    if find_prefix_criu(Layout(Path(DEFAULT_STATE_DIR)).criu_prefix) is not None:
-        Layout(path).criu_prefix.symlink_to(Layout(Path(DEFAULT_STATE_DIR)).criu_prefix)  # saves the download
-    try:
-        prepare_host(path, pool_size_bytes=POOL_BYTES, proxies=dict(os.environ), progress=lambda _: None)
-    except (HostError, StoreError) as error:
-        shutil.rmtree(path)
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(f"this host cannot checkpoint: {error}")
-    yield path
-    sweep(path)
-    shutil.rmtree(path)
+    """A state directory of this run only."""
+    with new_state_dir() as path:
+        yield path
+
+
+@pytest.fixture(scope="session")
+def debian(state_dir: Path) -> str:
+    """The name of a Debian, with a C compiler, in the run's pool: made once, for all tests that build on it."""
+    with Waypoint(state_dir) as opened:
+        opened.bases(dict(os.environ)).bootstrap("debian:bookworm", include=["tcc", "libc6-dev"])
+    return "debian:bookworm"
 
 
 @pytest.fixture
@@ -65,10 +63,8 @@ def waypoint(state_dir: Path) -> Iterator[Waypoint]:
 @pytest.fixture
 def workspace() -> Iterator[Path]:
     """A directory on the host's root file system for a session to start in."""
-    path = Path(f"/var/tmp/waypoint-workspace-{secrets.token_hex(4)}")
-    path.mkdir()
-    yield path
-    shutil.rmtree(path)
+    with new_workspace() as path:
+        yield path
 
 
 @pytest.fixture
@@ -78,6 +74,21 @@ def session(waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None) ->
     yield created
     if any(existing.id == created.id for existing in waypoint.sessions()):
         created.cleanup(force=True)
+
+
+@pytest.fixture
+def limited(waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None) -> Iterator[MakeLimited]:
+    """Makes sessions with limits over the host's root, gone after the test."""
+    made: list[Session] = []
+
+    def make(limits: Limits) -> Session:
+        made.append(waypoint.create(workspace, limits=limits))
+        return made[-1]
+
+    yield make
+    for session in made:
+        if any(existing.id == session.id for existing in waypoint.sessions()):
+            session.cleanup(force=True)
 
 
 @pytest.fixture

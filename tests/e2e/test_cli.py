@@ -15,7 +15,7 @@ ID = re.compile(r"[0-9a-f]{16}")
 
 
 def test_version(cli: Cli) -> None:
-    assert cli("version") == cli("--version") == f"waypoint version {waypoint.__version__}"
+    assert cli("version") == cli("--version") == f"waypoint version v{waypoint.__version__}"
     assert cli("version", "--quiet") == waypoint.__version__
     assert cli.document("version") == {"version": waypoint.__version__}
 
@@ -85,13 +85,15 @@ def test_init_tells_the_id_and_where_the_live_files_are(cli: Cli, workspace: Pat
     assert cli("cleanup", quiet_id, "--quiet") == ""
 
     document = cli.document("init", os.fspath(workspace))
-    assert document == {
+    expected = {
         "session_id": document["session_id"],
         "name": None,
         "directory": f"{cli.state_dir}/sessions/{document['session_id']}/main",
         "base": "/",
         "workspace": os.fspath(workspace),
+        "network": "nat",
     }
+    assert {key: document[key] for key in expected} == expected
     assert cli.document("cleanup", document["session_id"]) == {"cleaned_up": document["session_id"]}
 
 
@@ -122,7 +124,7 @@ def test_a_directory_that_is_a_root_file_system_is_the_base(cli: Cli, tmp_path: 
     document = cli.document("init", os.fspath(root))
     assert (document["base"], document["workspace"]) == (os.fspath(root), "/")
     session = document["session_id"]
-    assert cli("exec", session, "--", "ls /etc; cat /etc/motto; pwd") == "motto\ntiny\n/"
+    assert cli("exec", session, "--", "cat /etc/motto; pwd") == "tiny\n/"
     cli("exec", session, "--", "x=kept; echo larger >/etc/motto")
     cli("snapshot", session, "s")
     cli("exec", session, "--", "x=lost; echo lost >/etc/motto")
@@ -155,7 +157,7 @@ def test_snapshot_names_the_checkpoint(cli: Cli, shell: str) -> None:
     assert cli("snapshot", shell, "--quiet") == "checkpoint-1"
     document = cli.document("snapshot", shell)
     assert document.pop("memory_bytes") > 0
-    assert document == {"checkpoint": "checkpoint-2", "session_id": shell, "branch": "main"}
+    assert document == {"checkpoint": "checkpoint-2", "session_id": shell, "branch": "main", "kind": "full"}
 
 
 def test_restore_says_what_the_branch_is_now(cli: Cli, shell: str) -> None:
@@ -167,7 +169,7 @@ def test_restore_says_what_the_branch_is_now(cli: Cli, shell: str) -> None:
     assert cli("restore", f"{shell}:main", "here", "--quiet") == "here"
     document = cli.document("restore", shell, "here")
     assert document.pop("pid") > 1
-    assert document == {"checkpoint": "here", "branch": "main"}
+    assert document == {"checkpoint": "here", "branch": "main", "kind": "full"}
 
 
 def test_fork_makes_live_branches_beside_the_others(cli: Cli, shell: str) -> None:
@@ -213,7 +215,10 @@ def test_list_and_tree_show_sessions_checkpoints_and_branches(cli: Cli, workspac
 
     lines = cli("list", "shown").splitlines()
     assert lines[0] == "Checkpoints:"
-    assert any(line.startswith("  second parent=first branch=main memory=") for line in lines)
+    assert any(
+        line.startswith("  second parent=first status=ready layers=second,first branch=main memory=")
+        for line in lines
+    )
     assert any(line.startswith("  side checkpoint=first status=running pid=") for line in lines)
     assert cli("list", session[:6], "--quiet") == "first\nsecond"
     document = cli.document("list", session)
@@ -263,7 +268,7 @@ def test_timings_tell_the_steps_of_an_operation(
 ) -> None:
     words = [shell if word == "S" else word for word in words]
     ended = cli.run("--timings", *words)
-    assert re.search(rf"^{verb} main: [\d.]+ ms  \(.*\b{step} [\d.]+", ended.err)
+    assert re.search(rf"^{verb} main: [\d.]+ ms  \(.*\b{step} [\d.]+", ended.err, re.MULTILINE)
     words = ["other" if word == "here" else word for word in words]
     timings = cli.document("--timings", *words)["timings"]
     assert [timing["operation"] for timing in timings] == [verb]

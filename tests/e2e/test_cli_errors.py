@@ -122,7 +122,7 @@ def test_wrong_usage_is_told(cli: Cli, shell: str) -> None:
         assert (failure.exit_code, failure.code) == (2, "usage"), words
         assert what in failure.message
     assert cli.failure("exec", shell).exit_code == 125
-    for words in ([], ["nosuch"], ["snapshot"], ["exec", shell, "--timeout", "soon", "--", "true"]):
+    for words in (["nosuch"], ["snapshot"], ["exec", shell, "--timeout", "soon", "--", "true"]):
         ended = cli.run(*words)
         assert ended.exit_code == 2
         assert ended.err.startswith("usage: waypoint")
@@ -198,7 +198,14 @@ def test_a_branch_whose_processes_were_killed_is_named_and_comes_back(cli: Cli, 
     assert "waypoint restore" in failure.hint
     snapshot = cli.failure("snapshot", shell)
     assert (snapshot.exit_code, snapshot.code) == (6, "broken")
-    assert cli.document("list", shell)["branches"][0]["status"] == "dead"
+    (gone,) = cli.document("list", shell)["forks"]
+    assert (gone["status"], gone["pid"], gone["start_time"], gone["socket_path"]) == (
+        "dead",
+        None,
+        None,
+        None,
+    )
+    assert "main checkpoint=before status=dead pid=- socket=-" in cli("list", shell)
     cli("restore", shell, "before")
     assert cli("exec", shell, "--", "echo $x") == "kept"
 
@@ -207,3 +214,18 @@ def test_an_error_of_the_system_is_one_line(cli: Cli) -> None:
     failure = cli.failure("setup", "--state-dir", "/etc/passwd")
     assert (failure.exit_code, failure.code) == (1, "failure")
     assert "/etc/passwd" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["restor", "demo", "ready"], "there is no waypoint restor; do you mean restore?"),
+        (["base", "imprt", "x"], "there is no waypoint base imprt; do you mean import?"),
+        (["xyzzy"], "there is no waypoint xyzzy\n"),
+    ],
+)
+def test_a_mistyped_verb_is_told_which_may_be_meant(cli: Cli, words: list[str], said: str) -> None:
+    ended = cli.run(*words)
+    assert (ended.exit_code, ended.out) == (2, b"")
+    assert said in ended.err
+    assert "--help lists" in ended.err

@@ -24,7 +24,7 @@ def named(cli: Cli, workspace: Path) -> str:
     cli("snapshot", "demo", "later")
     cli("fork", "demo", "ready", "--id", "side")
     cli("terminal", "new", "demo", "build")
-    cli("exec", "demo", "--detach", "--", "true")
+    cli("wait", "demo", cli("exec", "demo", "--detach", "--quiet", "--", "true"))
     return "demo"
 
 
@@ -65,6 +65,28 @@ def whole_of(cli: Cli, session: str) -> object:
         [(branch["id"], branch["pid"]) for branch in document["branches"]],
         cli("jobs", session),
     ]
+
+
+def test_words_of_the_originals_are_completed_too(cli: Cli, named: str) -> None:
+    before = whole_of(cli, named)
+    assert set(candidates(cli, "")) >= {"create", "checkpoint", "fork-exec"}
+    assert candidates(cli, "create", "") == candidates(cli, "fork-exec", "d") == ["demo"]
+    assert candidates(cli, "fork-exec", named, "") == ["main", "side"]
+    assert candidates(cli, "exec", named, "s") == ["side"]
+    assert candidates(cli, "--state-dir", os.fspath(cli.state_dir), "destroy", named, "") == ["main", "side"]
+    assert candidates(cli, "snapshot", named, "") == ["later", "main", "ready", "side"]
+    assert candidates(cli, "cp", named, "./file", "") == ["main:/", "side:/"]
+    assert candidates(cli, "cp", named, "si") == ["side:/"]
+    assert candidates(cli, "info", named, "r") == ["ready"]
+    assert candidates(cli, "create", "nosuch", "") == []
+    lite = subprocess.run(
+        [BIN / "checkpoint-lite", "__complete", "restore", named, "l"],
+        env=cli.env,
+        capture_output=True,
+        check=True,
+    )
+    assert lite.stdout == b"later\n"
+    assert whole_of(cli, named) == before
 
 
 def test_options_are_offered_where_one_was_begun_and_choices_as_their_values(cli: Cli) -> None:
@@ -137,6 +159,8 @@ def test_the_tab_key_completes_in_a_real_shell(cli: Cli, named: str, shell: str)
             ("waypoint exec demo:si\t", "waypoint exec demo:side"),
             ("waypoint screen demo --form\tpn\t", "waypoint screen demo --format ?png"),
             ("waypoint termi\t", "waypoint terminal"),
+            ("checkpoint-lite restore demo rea\t", "checkpoint-lite restore demo ready"),
+            ("waypoint cp demo file si\t", "waypoint cp demo file side:/"),
         ):
             window.type(typed)
             window.wait_for(rf"^> {completed} ?$")

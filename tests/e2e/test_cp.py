@@ -208,8 +208,6 @@ def test_what_goes_wrong_is_told_with_its_exit_code(cli: Cli, shell: str, app: P
         ([source, f"{app}/x"], 2, "usage", "none is"),
         ([f"{shell}:/a", f"{shell}:/b"], 2, "usage", "both are"),
         (["-", "-"], 2, "usage", "none is"),
-        ([shell, source, f"{shell}:main:/x"], 2, "usage", "none is"),
-        (["../x", source, "main:/x"], 2, "invalid_name", "'../x'"),
         ([source, "nosuch:/x"], 3, "not_found", "no session named 'nosuch'"),
         ([source, f"{shell}:nosuch:/x"], 3, "not_found", "no branch named 'nosuch'"),
         ([f"{source}/nosuch", f"{shell}:/x"], 3, "not_found", f"'{app}/nosuch'"),
@@ -222,6 +220,14 @@ def test_what_goes_wrong_is_told_with_its_exit_code(cli: Cli, shell: str, app: P
         failure = cli.failure("cp", *words)
         assert (failure.exit_code, failure.code) == (exit_code, code), words
         assert what in failure.message
+    for words, what in (
+        ([shell, source, f"{shell}:main:/x"], "none is"),
+        (["../x", source, "main:/x"], "'../x'"),
+    ):
+        older = cli.run("cp", *words)  # in the words of the originals, answered in theirs
+        assert (older.exit_code, older.out) == (1, b"")
+        assert older.err.startswith("Error copying: ")
+        assert what in older.err
     assert cli.run("cp", source).exit_code == 2
     formal = cli.run("--json", "cp", f"{shell}:/etc/hostname", "-")
     assert (formal.exit_code, json.loads(formal.out)["error"]["code"]) == (2, "usage")

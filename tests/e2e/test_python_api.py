@@ -78,7 +78,7 @@ def test_the_package_works_from_another_directory_than_the_clone(tmp_path: Path)
 def test_the_pool_is_unmounted_and_mounted_again_for_the_same_open_waypoint(
     state_dir: Path, workspace: Path, leaves_nothing_behind: None
 ) -> None:
-    with package.Waypoint(state_dir) as wp:
+    with package.Waypoint(os.fspath(state_dir)) as wp:
         session = wp.create(workspace)
         with pytest.raises(Busy, match=f"in use by {session.id}:main"):
             wp.unmount_pool()

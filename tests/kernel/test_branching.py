@@ -21,7 +21,7 @@ def test_a_restored_branch_can_be_saved_again_and_again(session: Session) -> Non
         session.exec("n=100; rm /tmp/log; cd /")
         session.restore(saved)
     assert session.exec("echo $n $PWD; cat /tmp/log").output == "4 /tmp/4\n1\n2\n3\n4\n"
-    assert session.exec("touch /tmp/go; wait %1", timeout_s=DEADLINE_S).exit_code == 5
+    assert session.exec(": >/tmp/go; wait %1", timeout_s=DEADLINE_S).exit_code == 5
 
 
 def test_forks_of_forks_to_depth_five_each_keep_their_own_state(session: Session) -> None:

@@ -12,7 +12,7 @@ import pytest
 from support.crash import fail_at, killed_at, start_command
 from support.leaks import look_at_host
 from waypoint import Session, Waypoint
-from waypoint.errors import EngineError
+from waypoint.errors import EngineError, RestoreFailed
 from waypoint.model import OperationStatus
 from waypoint.session.context import Operation
 from waypoint.store.lock import locked
@@ -196,6 +196,15 @@ def test_a_command_that_outlives_its_killed_caller_is_waited_for(session: Sessio
     assert session.exec("echo $x").output == "done\n"
 
 
+def test_a_session_is_removed_with_a_snapshot_that_was_cut_off(
+    waypoint: Waypoint, prepared: Session, state_dir: Path
+) -> None:
+    assert killed_at(state_dir, 3, "snapshot", prepared.id, "cut")
+    prepared.cleanup(force=True)  # by a process that has not looked at what others left
+    with Waypoint(state_dir) as again:
+        assert again.context.catalogue.unfinished() == []
+
+
 def test_a_session_whose_removal_was_cut_off_is_removed_by_the_next_command(
     waypoint: Waypoint, state_dir: Path, workspace: Path, leaves_nothing_behind: None
 ) -> None:
@@ -211,6 +220,18 @@ def test_a_session_whose_removal_was_cut_off_is_removed_by_the_next_command(
             assert again.sessions() == []
         assert look_at_host(state_dir).processes == frozenset()
     assert killed >= 9
+
+
+def test_a_removal_that_was_cut_off_waits_for_who_works_on_a_branch(
+    waypoint: Waypoint, state_dir: Path, workspace: Path, leaves_nothing_behind: None
+) -> None:
+    session = waypoint.create(workspace)
+    assert killed_at(state_dir, 1, "cleanup", session.id)  # it is closed, and runs
+    with locked(session.context.branch_lock(session.id, "main"), what="main"), Waypoint(state_dir) as again:
+        assert len(again.context.catalogue.unfinished()) == 1
+        assert session.main.is_running()
+    with Waypoint(state_dir) as again:
+        assert again.context.catalogue.unfinished() == []
 
 
 def test_a_branch_whose_removal_was_cut_off_is_removed_by_the_next_command(
@@ -238,3 +259,32 @@ def test_a_session_whose_creation_was_cut_off_is_never_seen(
             assert again.sessions() == []
     assert number >= 4
     waypoint.session("cut").cleanup()
+
+
+def test_a_criu_that_is_killed_leaves_no_directory_on_the_host(
+    prepared: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is by a recovery that finds one still at work."""
+    context = prepared.context
+    before = set(_directories_of_criu())
+    live = {branch.record.incarnation for branch in prepared.branches()}
+
+    def kill_criu(_pid: int) -> None:  # called when all is back; CRIU waits for us
+        (incarnation,) = set(os.listdir(context.layout.mount(""))) - live
+        context.platform.cgroup(incarnation).begin_kill()
+
+    monkeypatch.setattr("waypoint.engine.restore.refill_terminals", kill_criu)
+    with pytest.raises(RestoreFailed):
+        prepared.restore("point")
+    left = set(_directories_of_criu()) - before
+
+    def is_clean() -> bool:
+        left.intersection_update(_directories_of_criu())  # one of another session goes by itself
+        return not left
+
+    wait_until(is_clean)
+    assert prepared.exec("echo $x").output == "later\n"
+
+
+def _directories_of_criu() -> list[Path]:
+    return list(Path("/tmp").glob(".criu.*"))

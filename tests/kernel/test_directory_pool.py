@@ -12,8 +12,10 @@ import pytest
 
 from support.leaks import sweep
 from waypoint import Waypoint
+from waypoint.errors import AbilityMissing
 from waypoint.kernel.mounts import detach_all
 from waypoint.kernel.syscalls import mount
+from waypoint.model import Limits
 from waypoint.session.setup import prepare_host
 from waypoint.store.layout import Layout
 from waypoint.store.pool import Pool, PoolKind
@@ -56,6 +58,28 @@ def test_sessions_are_saved_restored_and_forked_by_copying(directory_state: Path
             session.snapshot("again")
             session.restore("again")
             assert session.exec("echo $x").output == "saved\n"
+            session.suspend()
+            session.resume()
+            assert session.exec("echo $x").output == "saved\n"
+            session.snapshot("files", files_only=True)
+            session.restore("files")
+            assert session.exec("echo [$x] $(cat new)").output == "[] saved\n"
             assert (workspace / "base").read_text() == "base\n"
+        finally:
+            session.cleanup(force=True)
+
+
+def test_a_disk_limit_is_refused_by_name_and_the_others_hold(directory_state: Path, workspace: Path) -> None:
+    with Waypoint(directory_state) as waypoint:
+        with pytest.raises(AbilityMissing, match="needs a pool on btrfs") as told:
+            waypoint.create(workspace, limits=Limits(disk_bytes=1 << 30))
+        assert "--disk" in told.value.hint
+        assert waypoint.sessions() == []
+        session = waypoint.create(workspace, limits=Limits(memory_bytes=64 << 20))
+        try:
+            session.snapshot("point")
+            session.restore("point")
+            ended = session.exec_isolated(["python3", "-c", "bytearray(256 << 20)"])
+            assert [limit.name for limit in ended.limits_reached] == ["memory"]
         finally:
             session.cleanup(force=True)

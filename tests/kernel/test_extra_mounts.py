@@ -3,15 +3,22 @@
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from support.leaks import sweep
 from support.returning import return_after
-from waypoint import Session, Waypoint
+from support.workspace import new_workspace
+from waypoint import Branch, Session, Waypoint
+from waypoint.engine import checkpoint
+from waypoint.engine.extra_mounts import find_places
+from waypoint.errors import BaseMountGone, EngineError
+from waypoint.kernel.confined import closing
 from waypoint.kernel.mounts import detach_all
-from waypoint.kernel.syscalls import MNT_DETACH, mount, unmount
+from waypoint.kernel.syscalls import MNT_DETACH, clone_mount, mount, move_mount, unmount
 from waypoint.session.setup import prepare_host
 from waypoint.store.layout import Layout
 
@@ -74,6 +81,39 @@ def test_a_directory_outside_it_is_still_part_of_the_session(session: Session) -
     assert not os.path.exists("/var/tmp/outside")
 
 
+def test_without_that_mount_nothing_comes_back_and_the_error_says_which_to_mount(
+    session: Session, workspace: Path
+) -> None:
+    session.exec("echo saved >>kept")
+    session.snapshot("all")
+    session.snapshot("files", files_only=True)
+    with _unmounted(workspace):
+        for checkpoint in ("all", "files"):
+            with pytest.raises(
+                BaseMountGone, match=f"{workspace}: .* when session {session.id} began"
+            ) as gone:
+                session.restore(checkpoint)
+            assert "mount it again" in gone.value.hint
+        with pytest.raises(BaseMountGone, match=os.fspath(workspace)):
+            session.fork("all")
+        assert session.exec("cat kept").output == "real\nsaved\n"  # what runs has it still
+    for checkpoint in ("all", "files"):
+        session.restore(checkpoint)
+        assert session.exec("cat kept").output == "real\nsaved\n"
+
+
+@contextmanager
+def _unmounted(place: Path) -> Iterator[None]:
+    """For the length of the block the file system at ``place`` is not mounted."""
+    with closing(os.open(place, os.O_PATH | os.O_CLOEXEC)) as mounted, closing(clone_mount(mounted)) as copy:
+        unmount(place, MNT_DETACH)
+        try:
+            yield
+        finally:
+            with closing(os.open(place, os.O_PATH | os.O_CLOEXEC)) as target:
+                move_mount(copy, target)
+
+
 def _listing(directory: Path) -> dict[str, tuple[int, int, bytes]]:
     return {
         os.fspath(path): (
@@ -103,3 +143,91 @@ def test_the_state_directory_is_hidden_also_when_it_lies_on_such_a_mount(state_d
         sweep(own)
         detach_all(place)
         place.rmdir()
+
+
+# --- what is above it is renamed, and a link put there ----------------------------------------------------
+
+
+@pytest.fixture
+def moved(waypoint: Waypoint, leaves_nothing_behind: None) -> Iterator["Moved"]:
+    """A session whose workspace has been moved from ``p/ws`` to ``q/ws``; ``p`` leads to the host's ``outside``."""
+    with new_workspace() as top:
+        for name in ("p/ws", "outside/ws"):
+            (top / name).mkdir(parents=True)
+        mount("tmpfs", top / "p/ws", "tmpfs", 0, "size=64m")
+        try:
+            (top / "p/ws/kept").write_text("real\n")
+            session = waypoint.create(top / "p/ws")
+            session.exec(f"cd {top}; mv p q; ln -s $PWD/outside p; echo saved >>q/ws/kept")
+            yield Moved(session, top)
+            session.cleanup(force=True)
+        finally:
+            for place in ("p/ws", "outside/ws"):
+                detach_all(top / place)
+
+
+@dataclass(frozen=True)
+class Moved:
+    session: Session
+    top: Path
+
+    def assert_apart(self, branch: Branch) -> None:
+        """The branch has its own copy where it was moved to, and the host's files are as before."""
+        branch.exec(f"cd {self.top}; echo {branch.name} >>q/ws/kept; echo {branch.name} >p/ws/planted")
+        assert branch.exec("cat q/ws/kept; ls -A p/ws").output == f"real\nsaved\n{branch.name}\nplanted\n"
+        inside = branch.directory / os.fspath(self.top).lstrip("/")
+        assert (inside / "q/ws/kept").read_text() == f"real\nsaved\n{branch.name}\n"
+        assert not os.path.ismount(self.top / "outside/ws")
+        assert os.listdir(self.top / "outside/ws") == []
+        assert os.listdir(self.top / "p/ws") == ["kept"]
+
+
+@pytest.mark.parametrize("files_only", [True, False], ids=["files", "full"])
+def test_a_link_above_it_leads_no_restore_and_no_fork_out(moved: Moved, files_only: bool) -> None:
+    session = moved.session
+    saved = session.snapshot(files_only=files_only)
+    (fork,) = session.fork(saved)
+    moved.assert_apart(fork)
+    session.restore(saved)
+    moved.assert_apart(session.main)
+    assert fork.exec("cat q/ws/kept").output == f"real\nsaved\n{fork.name}\n"  # each has its own
+    (again,) = session.fork(session.snapshot(files_only=files_only))
+    assert again.exec(f"cat {moved.top}/q/ws/kept").output == "real\nsaved\nmain\n"
+
+
+@pytest.mark.parametrize("files_only", [True, False], ids=["files", "full"])
+def test_a_place_that_a_link_leads_to_is_refused_by_name(moved: Moved, files_only: bool) -> None:
+    session = moved.session
+    saved = session.snapshot(files_only=files_only)
+    session.context.layout.checkpoint_mounts(saved.id).unlink()  # as if it still belonged where it was
+    for attempt in (lambda: session.restore(saved), lambda: session.fork(saved)):
+        with pytest.raises(EngineError, match=f"belongs at {moved.top}/p/ws, and a link is on the way"):
+            attempt()
+        assert not os.path.ismount(moved.top / "outside/ws")
+    moved.assert_apart(session.main)
+
+
+def test_any_name_may_be_above_it_that_criu_can_be_told(moved: Moved) -> None:
+    session, top = moved.session, moved.top
+    session.exec(f"cd {top}; mv q $'r\\xff]'")
+    for branch in return_after(session, "rm p; mv r* p"):
+        branch.exec(f"cd {top}; mv r* q")
+        moved.assert_apart(branch)
+    session.exec(f"cd {top}; mv q r]:x")
+    with pytest.raises(EngineError, match="name that CRIU cannot be told"):
+        session.snapshot()
+    (fork,) = session.fork(session.snapshot(files_only=True))
+    assert fork.exec(f"cat {top}/r*/ws/kept").output == "real\nsaved\nmain\n"
+
+
+def test_it_is_not_saved_as_the_branch_s_own_if_it_was_moved_meanwhile(
+    moved: Moved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CRIU is told before the branch is stopped where the mounts are; one more look shows whether that held."""
+    session = moved.session
+    looks = iter([{"m0": f"{moved.top}/p/ws"}])
+    monkeypatch.setattr(checkpoint, "find_places", lambda *of: next(looks, None) or find_places(*of))
+    with pytest.raises(EngineError, match="moved while the branch was being saved"):
+        session.snapshot()
+    (fork,) = session.fork(session.snapshot())
+    moved.assert_apart(fork)

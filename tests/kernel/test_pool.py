@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,6 +140,24 @@ def test_a_pool_with_an_open_file_is_not_unmounted(pool: Pool) -> None:
         unmount_pool(pool.state_dir)
     assert open_pool(pool.state_dir) == pool
     assert len(mounts_under(pool.state_dir)) == 1
+
+
+def test_who_has_the_pool_in_a_mount_namespace_of_its_own_is_named(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "RELEASE_TIMEOUT_S", 0.1)
+    command = ["unshare", "--mount", "--propagation", "private", "cat"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        holder.stdin.write(b"on")
+        holder.stdin.flush()
+        assert holder.stdout.read(2) == b"on"
+        with pytest.raises(Busy, match="in use") as told:
+            unmount_pool(pool.state_dir)
+        holder.communicate()
+    assert f"pid {holder.pid} (cat) has it mounted at {pool.root}" in str(told.value.hint)
+    assert open_pool(pool.state_dir) == pool
 
 
 def test_a_pool_under_a_live_overlay_is_not_unmounted(

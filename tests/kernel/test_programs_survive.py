@@ -97,8 +97,7 @@ require('http').createServer((request, response) => {
 def test_a_node_server_keeps_its_variables_and_timers_in_every_fork(session: Session) -> None:
     node = _need("node")
     session.exec(f"cat >/tmp/server.js <<'END'\n{NODE_SERVER}END")
-    # libuv may use io_uring, which CRIU cannot save.
-    session.exec(f"export UV_USE_IO_URING=0; {node} /tmp/server.js &")
+    session.exec(f"{node} /tmp/server.js &")
     _wait_for_port(session, 3000)
     assert [_get(session.main, 3000), _get(session.main, 3000)] == ["1 nobody\n", "2 nobody\n"]
     branches = _branch_out(session, lambda branch: _get(branch, 3000, f"/tell/{branch.name}"))
@@ -197,3 +196,22 @@ def test_processes_of_another_user_are_saved_with_their_limits(session: Session)
     look = "ps -o user= -C sleep; awk '/open files/ { print $4 }' /proc/$(pgrep -x sleep)/limits"
     for branch in return_after(session, "pkill -x sleep"):
         assert branch.exec(look).output == "nobody\n77\n"
+
+
+IN_POLL = """\
+import ctypes, os
+wake = os.open("/tmp/wake", os.O_RDWR)
+libc = ctypes.CDLL(None)
+asked = ctypes.c_uint64(wake | 1 << 32)  # POLLIN
+said = libc.poll(ctypes.byref(asked), 1, -1)
+open("/tmp/said", "w").write(f"{said}\\n")
+"""
+
+
+def test_a_program_that_waits_in_poll_waits_on(session: Session) -> None:
+    session.write_file("/tmp/in_poll.py", IN_POLL)
+    session.exec("mkfifo /tmp/wake; python3 -S /tmp/in_poll.py & waits=$!")
+    wait_until(session, "grep -Eq '^(7|73) ' /proc/$waits/syscall")  # poll; some machines have ppoll only
+    for branch in return_after(session, "kill $waits"):
+        branch.exec("echo >/tmp/wake; wait $waits")
+        assert branch.exec("cat /tmp/said").output == "1\n"

@@ -1,24 +1,48 @@
 """What CRIU cannot save is refused by name, and the branch goes on as if nobody had asked."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.leaks import Holdings, look_at_host
-from support.workload import assert_unharmed, start_workload
-from waypoint import Session
+from support.workload import assert_unharmed, install_workloads, start_workload
+from waypoint import Session, Waypoint
 from waypoint.errors import DumpFailed
+from waypoint.model import Walls
+
+
+@pytest.fixture
+def walled(
+    waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None, request: pytest.FixtureRequest
+) -> Iterator[Session]:
+    """A session with the walls that the test asks for: some things can only be made without them."""
+    created = waypoint.create(workspace, walls=request.param)
+    yield created
+    created.cleanup(force=True)
+
+
+def test_programs_do_without_what_cannot_be_saved(session: Session) -> None:
+    install_workloads(session)
+    refused = session.exec("python3 -m workloads.io_uring ring")
+    assert "PermissionError" in refused.output
+    session.snapshot()
 
 
 @pytest.mark.parametrize(
-    ("module", "workload", "named"),
-    [("io_uring", "ring", "io_uring"), ("tracing", "traced", "traced")],
+    ("walled", "module", "workload", "named"),
+    [
+        (Walls(privileged=True), "io_uring", "ring", "io_uring"),
+        (Walls(), "tracing", "traced", "traced"),
+    ],
     ids=["uses io_uring", "is being traced"],
+    indirect=["walled"],
 )
 def test_a_branch_is_not_harmed_by_a_snapshot_refused_because_a_process(
-    session: Session, state_dir: Path, module: str, workload: str, named: str
+    walled: Session, state_dir: Path, module: str, workload: str, named: str
 ) -> None:
+    session = walled
     session.exec("cd /usr; x=kept; f() { echo f; }; sleep 1000 & disown")
     session.snapshot("before")
     start_workload(session, module, workload)

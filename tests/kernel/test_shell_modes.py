@@ -1,9 +1,12 @@
 """Modes and settings of the shell that could keep it from reporting the end of a command."""
 
+from pathlib import Path
+
 import pytest
 
-from waypoint import Session
+from waypoint import Session, Waypoint
 from waypoint.errors import ShellDied
+from waypoint.model import Network
 
 
 @pytest.mark.parametrize(
@@ -41,3 +44,14 @@ def test_under_errexit_a_command_that_fails_ends_the_shell_and_that_is_reported(
 def test_history_holds_nothing_of_ours(session: Session) -> None:
     session.exec("true")
     assert "waypoint" not in session.exec("history").output
+
+
+def test_a_shell_that_edits_lines_takes_one_command_after_the_other(
+    waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None
+) -> None:
+    session = waypoint.create(workspace, attended=True, network=Network())
+    try:
+        for number in range(60):
+            assert session.exec(f"echo {number}").output.endswith(f"{number}\n")
+    finally:
+        session.cleanup(force=True)

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import secrets
 import signal
 import subprocess
 import threading
@@ -17,10 +16,12 @@ import pytest
 
 from support.command_line import COMMAND, Cli
 from support.keyboard import wait_until_shown
-from support.waiting import DEADLINE_S
+from support.limited import MakeLimited
+from support.waiting import DEADLINE_S, wait_for
 from support.window import Window
 from waypoint import Branch, Session
 from waypoint.errors import Busy, CommandTimedOut, OutputLimitExceeded, ShellDied, ShellError, UsageError
+from waypoint.model import Limits
 
 COMMAND_MAX = 1 << 20
 RING = 1 << 20  # what init keeps of the output of a terminal, and of each of the two of an isolated job
@@ -96,7 +97,7 @@ def test_a_program_in_place_of_the_shell_ends_with_its_time_and_the_shell_is_not
     session: Session,
 ) -> None:
     with pytest.raises(ShellDied, match="was killed by SIGINT"):
-        session.exec("exec sleep 1000", timeout_s=0.2)
+        session.exec("exec sleep 1000", timeout_s=1.0)
     assert_shell_has_ended(session)
 
 
@@ -216,9 +217,7 @@ def test_a_slow_reader_of_a_flood_holds_up_nobody_else_and_misses_nothing(
         go_on.set()
         with pytest.raises(OutputLimitExceeded):
             flood.result(DEADLINE_S)
-    output = b"".join(chunks).rstrip(b"\n") + b"\n"  # the shell ends the line that it interrupted
-    assert len(output) > 3 * RING  # on a terminal each line has one byte more, which counts
-    assert output == b"y\n" * (len(output) // 2)
+    assert b"".join(chunks) == b"y\n" * (5 * RING // 2)
     assert_answers(session)
     session.restore(point)
     for branch in (session.main, *session.fork(point)):
@@ -253,7 +252,7 @@ def test_a_loop_of_short_programs_always_ends_with_its_time(session: Session) ->
 def test_a_program_has_time_to_end_in_good_order_before_it_is_interrupted_again(session: Session) -> None:
     program = "trap 'echo told; sleep 0.5; echo ended; exit 5' INT; while :; do sleep 0.01; done"
     with pytest.raises(CommandTimedOut) as stopped:
-        session.exec(f'sh -c "{program}"', timeout_s=0.2)
+        session.exec(f'sh -c "{program}"', timeout_s=1.0)
     assert stopped.value.output.split() == [b"told", b"ended"]
     assert session.exec("echo $?", timeout_s=DEADLINE_S).output == "5\n"
 
@@ -324,8 +323,8 @@ def test_an_isolated_command_whose_client_vanished_finds_the_end_of_its_input(
         with vanishing(session, cli, *words, stdin=stdin) as client:
             assert client.stdout is not None
             assert client.stdout.readline() == b"begun\n"
+            (status,) = [status for status in session.jobs() if status.ended is None]
     assert_answers(session)
-    (status,) = [status for status in session.jobs() if status.ended is None]
     assert session.job(status.job).wait(DEADLINE_S).exit_code == 0
     assert session.exec("cat /tmp/got").output == "begun\n"
 
@@ -380,45 +379,21 @@ def test_an_attached_window_can_vanish(session: Session, cli: Cli) -> None:
 # --- a fork bomb -----------------------------------------------------------------------------------------
 
 
-@contextmanager
-def pids_limit(session: Session) -> Iterator[Path]:
-    """No more than PIDS_MAX processes in the branch ``main``; yields where the kernel counts them."""
-    own = session.context.platform.cgroup(session.main.record.incarnation)
-    hierarchy = Path("/sys/fs/cgroup/pids")
-    if not (hierarchy / "cgroup.procs").exists():
-        if not (own.path / "pids.max").exists():
-            pytest.skip("this host has no pids controller for the branch")
-        (own.path / "pids.max").write_text(str(PIDS_MAX))
-        yield own.path
-        return
-    group = hierarchy / f"waypoint-tests-{secrets.token_hex(4)}"
-    group.mkdir()
-    try:
-        (group / "pids.max").write_text(str(PIDS_MAX))
-        for pid in own.members():
-            (group / "cgroup.procs").write_text(str(pid))
-        yield group
-    finally:
-        until(lambda: not (group / "cgroup.procs").read_text(), "processes are left of the fork bomb")
-        group.rmdir()
-
-
-def test_a_fork_bomb_below_a_limit_leaves_a_branch_that_answers_and_can_be_restored(session: Session) -> None:
+def test_a_fork_bomb_below_a_limit_leaves_a_branch_that_answers_and_can_be_restored(
+    limited: MakeLimited,
+) -> None:
+    session = limited(Limits(pids=PIDS_MAX))
     session.exec("x=kept")
     point = session.snapshot()
-    with pids_limit(session) as group:
-        init = session.main.record.init_pid
-        assert str(init) in (group / "cgroup.procs").read_text().split()
-        with pytest.raises(CommandTimedOut):
-            session.exec(":(){ :|:& };:; while :; do :; done", timeout_s=1.0)
-        until(lambda: int((group / "pids.current").read_text()) >= PIDS_MAX // 2, "it was no bomb")
-        assert int((group / "pids.current").read_text()) <= PIDS_MAX
-        # The shell answers what needs no new process.
-        ended = session.exec("echo $x; return 3", timeout_s=DEADLINE_S)
-        assert "kept" in ended.output  # among what the bomb's own shells complain of on the same terminal
-        assert ended.exit_code == 3
-        assert [terminal.name for terminal in session.terminals()] == ["main"]
-        session.restore(point)
+    with pytest.raises(CommandTimedOut, match=f"pids limit of {PIDS_MAX} reached"):
+        session.exec(":(){ :|:& };:; while :; do :; done", timeout_s=1.0)
+    until(lambda: session.main.usage()["pids"] >= PIDS_MAX // 2, "it was no bomb")
+    # The shell answers what needs no new process.
+    ended = session.exec("echo $x; return 3", timeout_s=DEADLINE_S)
+    assert "kept" in ended.output  # among what the bomb's own shells complain of on the same terminal
+    assert ended.exit_code == 3
+    assert [terminal.name for terminal in session.terminals()] == ["main"]
+    session.restore(point)
     assert session.exec("echo $x; jobs").output == "kept\n"
     assert_answers(session)
     assert session.exec("pgrep -c bash", timeout_s=DEADLINE_S).output == "1\n"
@@ -443,7 +418,7 @@ def test_the_memory_of_init_is_bounded_by_its_rings_and_given_back(session: Sess
 
     # Who follows takes all away: nothing is kept.
     assert len(session.exec_isolated(FLOOD).error_bytes) == 4 * RING
-    assert memory_of_init(main) < empty + SLACK
+    wait_for(lambda: memory_of_init(main) < empty + SLACK)  # when init sees that the follower has gone
 
     for name in itertools.chain(["main"], (f"t{number}" for number in range(3))):
         if name != "main":

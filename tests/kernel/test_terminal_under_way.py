@@ -69,7 +69,10 @@ def test_lines_and_an_end_of_file_typed_ahead_are_read_once_and_in_order(session
 
 def test_keys_typed_ahead_of_a_raw_program_reach_it(session: Session) -> None:
     session.exec("stty -icanon -echo -isig min 1 time 0")
-    type_text(session.main, "until [ -e /tmp/go ]; do sleep 0.02; done; head -c 5 | od -An -tx1; stty sane\n")
+    wait = "until [ -e /tmp/go ]; do sleep 0.02; done"
+    type_text(session.main, f"echo reading no more; {wait}; head -c 5 | od -An -tx1; stty sane\n")
+    # A shell that reads a raw terminal takes all there is, also what is meant for the next program.
+    wait_until_shown(session.main, "reading no more")
     type_text(session.main, "\x03\n\x16a")
     for branch in come_back(session):
         type_text(branch, "b")

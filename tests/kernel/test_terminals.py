@@ -1,8 +1,12 @@
 """Terminals as agents use them: type, look, wait; several of them; the same after a restore and in a fork."""
 
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from support.waiting import DEADLINE_S
+from support.waiting import DEADLINE_S, wait_until
 from waypoint import Branch, Session
 from waypoint.errors import NotFound, ShellDied, ShellError, UsageError, WaitTimedOut
 from waypoint.shell.rendering import render_text
@@ -35,7 +39,8 @@ def test_vim_is_in_the_middle_of_an_edit_in_every_branch(session: Session) -> No
     session.send("vim -u NONE -N /tmp/note", "Enter")
     session.wait_for(text=r'"/tmp/note" \[New', timeout_s=DEADLINE_S)
     session.send("i", "first line", "Enter", "second")
-    screen = session.wait_for(text=r"^second", timeout_s=DEADLINE_S)
+    session.wait_for(text=r"^second", timeout_s=DEADLINE_S)
+    screen = session.wait_for(idle_ms=300, timeout_s=DEADLINE_S)  # the cursor is shown last
     assert screen.is_alternate
     for number, branch in enumerate(come_back(session)):
         assert branch.screen() == screen
@@ -63,10 +68,10 @@ def test_a_question_is_answered_differently_in_each_branch(session: Session) -> 
 
 def test_keys_follow_the_mode_of_the_program(session: Session) -> None:
     session.send(
-        "printf '\\033[?1h'; head -c 3 | od -An -c; printf '\\033[?1l'; head -c 3 | od -An -c", "Enter"
+        "printf '\\033[?1hREA''DY\\n'; head -c 3 | od -An -c; printf '\\033[?1l'; head -c 3 | od -An -c",
+        "Enter",
     )
-    session.exec_isolated("true")
-    session.wait_for(idle_ms=200, timeout_s=DEADLINE_S)
+    session.wait_for(text=r"^READY$", timeout_s=DEADLINE_S)
     session.send("Up", "Enter")
     session.wait_for(text=r"033\s+O\s+A", timeout_s=DEADLINE_S)
 
@@ -88,6 +93,7 @@ def test_terminals_are_apart_and_all_of_them_are_saved(session: Session) -> None
     session.exec("x=main")
     session.exec("x=side", terminal="side")
     session.send("sleep 1000", "Enter", terminal="side")
+    wait_until(session, "pgrep -x sleep >/dev/null")
     point = session.snapshot()
     session.close_terminal("side")
     assert [terminal.name for terminal in session.terminals()] == ["main"]
@@ -136,10 +142,18 @@ def test_terminals_that_are_not_there_or_too_many_are_refused_by_name(session: S
         session.open_terminal("t8")
 
 
+def first_line(pieces: Iterator[bytes]) -> bytes:
+    """A terminal may hand over the end of a line after the line."""
+    line = b""
+    while not line.endswith(b"\n"):
+        line += next(pieces)
+    return line
+
+
 def test_output_is_streamed_as_it_comes(session: Session) -> None:
     with session.stream("echo first; until [ -e /tmp/go ]; do sleep 0.02; done; echo second") as stream:
         pieces = iter(stream)
-        assert next(pieces) == b"first\n"
+        assert first_line(pieces) == b"first\n"
         session.exec_isolated("touch /tmp/go")
         assert b"".join(pieces) == b"second\n"
     assert stream.result.exit_code == 0
@@ -147,7 +161,7 @@ def test_output_is_streamed_as_it_comes(session: Session) -> None:
 
 def test_who_leaves_a_stream_early_ends_the_command(session: Session) -> None:
     with session.stream("x=kept; echo begun; sleep 1000") as stream:
-        assert next(iter(stream)) == b"begun\n"
+        assert first_line(iter(stream)) == b"begun\n"
         # An interrupt that meets bash while it starts a program can make it forget that program.
         session.exec_isolated("until pgrep -x sleep; do :; done", timeout_s=DEADLINE_S)
     assert session.exec("echo $x").output == "kept\n"
@@ -176,3 +190,42 @@ def test_descriptors_of_the_controlling_terminal_are_saved_in_any_process(sessio
         assert branch.exec("echo here >&9").output == "here\n"
         branch.send("echo word >&7", "Enter")
         branch.wait_for(text=r"^got word$", timeout_s=DEADLINE_S)
+
+
+def test_a_shell_in_a_shell_goes_on_with_jobs_and_keys(session: Session) -> None:
+    session.send("PS1='in$ ' bash --norc", "Enter")
+    session.wait_for(text=r"^in\$ $", timeout_s=DEADLINE_S)
+    for branch in come_back(session):
+        branch.send("sleep 1000", "Enter")
+        branch.exec_isolated("until pgrep -x sleep; do :; done", timeout_s=DEADLINE_S)
+        branch.send("C-c")
+        branch.wait_for(text=r"\^C\nin\$ $", timeout_s=DEADLINE_S)
+        branch.send("echo he''ard >/dev/tty", "Enter")
+        branch.wait_for(text=r"^heard$", timeout_s=DEADLINE_S)
+
+
+def controlling_terminals(branch: Branch) -> dict[str, str]:
+    """By the pid inside. What a restore has open for a while is left in nobody."""
+    found = {}
+    for pid in branch.session.context.platform.cgroup(branch.record.incarnation).members():
+        process = Path(f"/proc/{pid}")
+        (inside,) = re.findall(r"^NSpid:.*\t(\d+)$", (process / "status").read_text(), re.MULTILINE)
+        found[inside] = (process / "stat").read_text().rpartition(")")[2].split()[4]
+        assert max(int(fd.name) for fd in (process / "fd").iterdir()) <= 255
+    return found
+
+
+def test_every_process_of_a_session_keeps_its_terminal_and_gets_no_other(session: Session) -> None:
+    for name in ("gone", "side", "dead", "t4", "t5", "t6", "t7"):  # as many as there can be
+        session.open_terminal(name)
+    session.close_terminal("gone")  # the numbers have a gap
+    with pytest.raises(ShellDied):
+        session.exec("exit", terminal="dead")
+    session.exec("sleep 1000 & (sleep 1000 &); setsid sleep 1000 &")
+    session.exec("sh -c 'sleep 1000; true' &", terminal="side")
+    wait_until(session, "[ $(pgrep -xc sleep) = 4 ]")
+    before = controlling_terminals(session.main)
+    assert list(before.values()).count("0") == 2  # init, and what has a session of its own
+    for _ in range(2):  # the second time of what was restored
+        for branch in come_back(session):
+            assert controlling_terminals(branch) == before

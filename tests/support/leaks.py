@@ -5,13 +5,24 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from waypoint.kernel.cgroup import Cgroup, find_cgroup2
+from waypoint.kernel.cgroup import Cgroup, find_cgroup2, remove_group
+from waypoint.kernel.controllers import find_controllers
 from waypoint.kernel.mounts import detach_all, read_mounts
 from waypoint.store.pool import unmount_pool
 
 __all__ = ["Holdings", "look_at_host", "sweep"]
 
-_KEPT_DIRECTORIES = ("locks", "mnt", "sessions", "work", "pool/branches", "pool/checkpoints")
+_KEPT_DIRECTORIES = (
+    "limits",
+    "locks",
+    "mnt",
+    "sessions",
+    "shared",
+    "work",
+    "pool/branches",
+    "pool/checkpoints",
+    "pool/programs",
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +44,10 @@ class Holdings:
 def sweep(state_dir: Path) -> None:
     """Take away what a failed test left, so that nothing outlives the run. The pool is unmounted too."""
     for cgroup in _cgroups(state_dir):
-        Cgroup(cgroup).remove()
+        if (cgroup / "cgroup.kill").exists():
+            Cgroup(cgroup).remove()
+    for cgroup in _cgroups(state_dir):
+        remove_group(cgroup)
     for path in sorted(_mounts(state_dir), reverse=True):
         if path != f"{state_dir}/pool":
             detach_all(Path(path))
@@ -41,27 +55,37 @@ def sweep(state_dir: Path) -> None:
 
 
 def _cgroups(state_dir: Path) -> list[Path]:
+    """In the tree of version 2, and in those of version 1 where limits are."""
     tag = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:8]
-    return list(find_cgroup2().glob(f"waypoint-{tag}.*"))
+    roots = {find_cgroup2(), *(controller.root for controller in find_controllers().values())}
+    return [group for root in roots for group in root.glob(f"waypoint-{tag}.*")]
 
 
 def _mounts(state_dir: Path) -> list[str]:
-    return [mount.path for mount in read_mounts() if mount.path.startswith(f"{state_dir}/")]
+    """Below the state directory, and elsewhere what shows files of its pool: work directories."""
+    ours = set()
+    for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
+        if f"upperdir={state_dir}/" in line:
+            ours.add(line.split(" ")[4])
+    return [
+        mount.path for mount in read_mounts() if mount.path.startswith(f"{state_dir}/") or mount.path in ours
+    ]
 
 
 def look_at_host(state_dir: Path) -> Holdings:
     cgroups = _cgroups(state_dir)
     return Holdings(
         mounts=frozenset(_mounts(state_dir)),
-        cgroups=frozenset(cgroup.name for cgroup in cgroups),
+        cgroups=frozenset(map(os.fspath, cgroups)),
         processes=frozenset(
-            f"{pid} in {cgroup.name}"
+            f"{pid} in {cgroup}"
             for cgroup in cgroups
             for pid in (cgroup / "cgroup.procs").read_text().split()
         ),
         files=frozenset(
             f"{directory}/{entry}"
             for directory in _KEPT_DIRECTORIES
+            if (state_dir / directory).exists()  # some are made when they are needed
             for entry in os.listdir(state_dir / directory)
         ),
     )

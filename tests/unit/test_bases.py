@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.errors import InvalidName, NotFound, UsageError
-from waypoint.model import BaseKind
-from waypoint.store.bases import is_root_file_system, resolve_base
+from waypoint.errors import NotFound, UsageError
+from waypoint.model import BaseKind, BaseRecord, ImageConfig
+from waypoint.store.bases import find_stored, is_root_file_system, resolve_base
 from waypoint.store.layout import Layout
 
 
@@ -34,15 +34,46 @@ def test_a_base_that_is_none_is_refused(root: Path, tmp_path: Path) -> None:
         resolve_base(Layout(tmp_path), None, tmp_path)
     with pytest.raises(NotFound, match="no directory"):
         resolve_base(Layout(tmp_path), None, tmp_path / "none")
-    with pytest.raises(NotFound, match="no base named 'none'"):
-        resolve_base(Layout(tmp_path), None, "none")
-    with pytest.raises(InvalidName):
-        resolve_base(Layout(tmp_path), None, "..")
     with pytest.raises(NotFound, match="no directory"):
         resolve_base(Layout(tmp_path), tmp_path / "none", None)
 
 
-def test_a_named_base_lies_in_the_pool(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "pool/bases/mine").mkdir(parents=True)
-    base, start = resolve_base(Layout(tmp_path), None, "mine")
-    assert (base.path, start) == (tmp_path / "pool/bases/mine", "/")
+STORED = BaseRecord(
+    id="ab" * 32,
+    names=("localhost/mine:latest",),
+    created_at=1.0,
+    size_bytes=1,
+    source="a test",
+    config=ImageConfig(workdir="/srv"),
+)
+
+
+def find(text: str) -> BaseRecord:
+    if text != "mine":
+        raise NotFound("base", text)
+    return STORED
+
+
+def test_a_stored_base_lies_in_the_pool_and_says_where_to_start(tmp_path: Path) -> None:
+    place = tmp_path / "pool/bases" / STORED.id
+    (place / "real").mkdir(parents=True)
+    (place / "srv").symlink_to("/real")  # leads into the base, not to the host's
+    (place / "leads-out").symlink_to("/proc")
+    base, start = resolve_base(Layout(tmp_path), None, "mine", STORED)
+    assert (base.path, start) == (place, "/srv")
+    assert resolve_base(Layout(tmp_path), "/real", "mine", STORED)[1] == "/real"
+    for missing in ("/none", "/leads-out", "/../none"):
+        with pytest.raises(NotFound, match="no directory"):
+            resolve_base(Layout(tmp_path), missing, "mine", STORED)
+
+
+def test_a_name_is_that_of_a_base_unless_it_is_a_path(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_stored("mine", find) is STORED
+    for other in (None, "host", root, str(root), "./mine", "../mine"):
+        assert find_stored(other, find) is None
+    monkeypatch.chdir(root.parent)
+    (root / "mine").mkdir()
+    assert find_stored("root/mine", find) is None
+    for missing in ("none", "team/none:1", ".."):
+        with pytest.raises(NotFound):
+            find_stored(missing, find)

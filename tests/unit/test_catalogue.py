@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 from waypoint.errors import AlreadyExists, CatalogueTooNew, NotFound, StoreError
-from waypoint.model import Base, BaseKind, BranchRecord, CheckpointRecord, OperationStatus, SessionRecord
+from waypoint.model import (
+    Base,
+    BaseKind,
+    BranchRecord,
+    CheckpointRecord,
+    OperationStatus,
+    PortRecord,
+    SessionRecord,
+)
 from waypoint.store.catalogue import Catalogue
 
 SESSION = SessionRecord(
@@ -55,6 +63,24 @@ def test_a_prefix_of_two_sessions_is_none(catalogue: Catalogue) -> None:
     catalogue.add_session(replace(SESSION, id="0123ffff00000000", name=None))
     with pytest.raises(NotFound):
         catalogue.session("0123")
+
+
+def test_an_exposed_port_is_one_and_goes_with_its_branch(catalogue: Catalogue) -> None:
+    catalogue.put_branch(replace(BRANCH, name="side", incarnation="bb"))
+    port = PortRecord(session_id=SESSION.id, branch="main", port=80, host_port=8000)
+    beside = replace(port, branch="side", host_port=8001)
+    for record in (beside, port):
+        catalogue.add_port(record)
+    for clash in (replace(port, host_port=8002), replace(port, port=81)):
+        with pytest.raises(AlreadyExists):
+            catalogue.add_port(clash)
+    with pytest.raises(NotFound):
+        catalogue.add_port(replace(port, branch="nobody", host_port=8003))
+    assert catalogue.ports(SESSION.id) == [port, beside]
+    catalogue.remove_branch(SESSION.id, "side")
+    assert catalogue.ports(SESSION.id) == [port]
+    catalogue.forget_session(SESSION.id)
+    assert catalogue.host_ports() == set()
 
 
 def test_names_are_taken_once(catalogue: Catalogue) -> None:

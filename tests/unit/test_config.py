@@ -5,7 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.config import DEFAULT_STATE_DIR, config_files, find_state_dir
+from waypoint.config import (
+    CHECKPOINT_LITE,
+    DEFAULT_STATE_DIR,
+    KEYS,
+    WAYPOINT,
+    config_files,
+    configured_list,
+    find_state_dir,
+    read_config,
+    read_settings,
+)
 from waypoint.errors import UsageError
 
 
@@ -33,12 +43,33 @@ def test_files_are_looked_for_where_users_keep_them() -> None:
     assert config_files({"HOME": "/h"})[0] == "/h/.waypoint/config.json"
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"state_dir": 5}', '{"unknown": "x"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"state_dir": 5}',
+        '{"state_dir": []}',
+        '{"unknown": "x"}',
+        '{"hide": "x"}',
+        '{"show": [5]}',
+        '{"phase_stats": "true"}',
+        '{"sessions_dir": true}',
+    ],
+)
 def test_a_file_that_is_not_understood_is_named(tmp_path: Path, text: str) -> None:
     file = tmp_path / "config.json"
     file.write_text(text)
     with pytest.raises(UsageError, match=r"config\.json"):
         find_state_dir(None, environ={}, files=[str(file)])
+
+
+def test_lists_are_read_for_those_who_ask(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"state_dir": "/from/file", "hide": ["~/x", "/y"]}))
+    stored = read_config(environ={}, files=[str(file)])
+    assert configured_list(stored, "hide") == ["~/x", "/y"]
+    assert configured_list(stored, "show") == []
 
 
 def test_a_file_asked_for_by_name_must_exist(tmp_path: Path) -> None:
@@ -53,3 +84,89 @@ def test_a_file_asked_for_by_name_must_exist(tmp_path: Path) -> None:
 def test_a_state_directory_that_cannot_serve_is_refused(path: str) -> None:
     with pytest.raises(UsageError, match="state directory"):
         find_state_dir(path, environ={}, files=[])
+
+
+# -- the keys of the originals
+
+
+def test_the_file_is_looked_for_in_four_places_in_order() -> None:
+    environ = {"HOME": "/h", "XDG_CONFIG_HOME": "/c"}
+    assert config_files(environ, executable="/opt/bin/waypoint") == [
+        "/opt/bin/config.json",
+        "/c/waypoint/config.json",
+        "/etc/waypoint/config.json",
+    ]
+    assert config_files({"HOME": "/h"}, program=CHECKPOINT_LITE, executable="/opt/bin/x") == [
+        "/opt/bin/config.json",
+        "/h/.checkpoint-lite/config.json",
+        "/etc/checkpoint-lite/config.json",
+    ]
+    explicit = {"WAYPOINT_CONFIG": "/w.json", "CHECKPOINT_CONFIG": "/c.json"}
+    assert config_files(explicit, executable="/opt/bin/waypoint") == ["/w.json"]
+    assert config_files(explicit, program=CHECKPOINT_LITE) == ["/c.json"]
+
+
+def test_each_program_has_its_prefix_and_checkpoint_lite_falls_back_to_the_other() -> None:
+    environ = {"CHECKPOINT_SESSIONS_DIR": "/old", "WAYPOINT_SESSIONS_DIR": "/new"}
+    assert find_state_dir(None, environ=environ, files=[], program=CHECKPOINT_LITE) == "/old"
+    assert find_state_dir(None, environ=environ, files=[], program=WAYPOINT) == "/new"
+    ambient = {"CHECKPOINT_SESSIONS_DIR": "/own", "WAYPOINT_STATE_DIR": "/ambient"}
+    assert find_state_dir(None, environ=ambient, files=[], program=CHECKPOINT_LITE) == "/own"
+    del environ["CHECKPOINT_SESSIONS_DIR"]
+    assert find_state_dir(None, environ=environ, files=[], program=CHECKPOINT_LITE) == "/new"
+    assert find_state_dir(None, environ={"CHECKPOINT_SESSIONS_DIR": "/x"}, files=[]) == DEFAULT_STATE_DIR
+
+
+def test_the_older_name_of_the_state_directory_counts_where_ours_is_not_said(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"state_dir": "/file", "sessions_dir": "/older-file"}))
+    assert find_state_dir(None, environ={}, files=[str(file)]) == "/file"
+    assert find_state_dir(None, environ={"WAYPOINT_SESSIONS_DIR": "/env"}, files=[str(file)]) == "/env"
+    both = {"WAYPOINT_SESSIONS_DIR": "/env", "WAYPOINT_STATE_DIR": "/ours"}
+    assert find_state_dir(None, environ=both, files=[]) == "/ours"
+    settings = read_settings(None, environ=both, files=[])
+    assert settings["sessions_dir"].note == (
+        "sessions_dir (env:WAYPOINT_SESSIONS_DIR) changes nothing here:"
+        " state_dir (env:WAYPOINT_STATE_DIR) is set too, and counts"
+    )
+    with pytest.raises(UsageError, match=r"\(sessions_dir, env:WAYPOINT_SESSIONS_DIR\)"):
+        find_state_dir(None, environ={"WAYPOINT_SESSIONS_DIR": "/a:b"}, files=[])
+
+
+def test_every_setting_tells_its_source(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"phase_stats": True, "tmpfs_images": True, "bash_init_src": "./bash_init"}))
+    environ = {"WAYPOINT_TMPFS_IMAGES": "F", "WAYPOINT_TMPFS_DIR": "/dev/shm/w"}
+    settings = read_settings(None, environ=environ, files=[str(file)])
+    assert set(settings) == {key.name for key in KEYS}
+    assert {name: (setting.value, setting.source) for name, setting in settings.items()} == {
+        "state_dir": (DEFAULT_STATE_DIR, "default"),
+        "sessions_dir": (DEFAULT_STATE_DIR, "default"),
+        "session_info_dir": (None, "default"),
+        "preserve_session_on_cleanup": (False, "default"),
+        "phase_stats": (True, f"config:{file}"),
+        "tmpfs_images": (False, "env:WAYPOINT_TMPFS_IMAGES"),
+        "tmpfs_images_dir": ("/dev/shm/w", "env:WAYPOINT_TMPFS_DIR"),
+        "bash_init_src": ("./bash_init", f"config:{file}"),
+        "hide": ((), "default"),
+        "show": ((), "default"),
+    }
+    assert read_settings("/flag", environ={}, files=[])["state_dir"].source == "flag"
+    # Told to those who set what changes nothing; not to those who have switched it off.
+    assert {name for name, setting in settings.items() if setting.note} == {
+        "tmpfs_images_dir",
+        "bash_init_src",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1", True), ("t", True), ("TRUE", True), ("0", False), ("False", False)]
+)
+def test_flags_are_read_as_the_originals_read_them(text: str, value: bool) -> None:
+    settings = read_settings(None, environ={"WAYPOINT_PHASE_STATS": text}, files=[])
+    assert settings["phase_stats"].value is value
+
+
+def test_a_flag_that_is_none_is_named() -> None:
+    with pytest.raises(UsageError, match="WAYPOINT_PHASE_STATS='yes' is neither true nor false"):
+        read_settings(None, environ={"WAYPOINT_PHASE_STATS": "yes"}, files=[])

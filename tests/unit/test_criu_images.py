@@ -3,7 +3,11 @@
 import struct
 from pathlib import Path
 
-from waypoint.kernel.criu_images import mend_controlling_terminals, mend_foreground_groups
+from waypoint.kernel.criu_images import (
+    mend_controlling_terminals,
+    mend_foreground_groups,
+    mend_foreign_terminals,
+)
 from waypoint.kernel.protobuf import Field, decode, encode
 
 MAGIC = b"\x01\x02\x03\x04\x05\x06\x07\x08"
@@ -38,6 +42,21 @@ def test_only_a_group_that_is_gone_is_replaced_by_the_sessions_leader(tmp_path: 
     mend_foreground_groups(tmp_path)
     assert foregrounds(terminals) == [300, 300, 0]
     assert b"modes" in terminals.read_bytes()
+
+
+def test_a_foreign_tree_has_the_terminals_of_its_own_sessions_only(tmp_path: Path) -> None:
+    write_image(tmp_path / "pstree.img", [(1, 300), (3, 300), (4, 300)], [(1, 301), (3, 301), (4, 200)])
+    terminals = tmp_path / "tty-info.img"
+    write_image(
+        terminals,
+        [(1, 1), (6, 300), (7, 4000)],  # opened by itself; nobody is in the foreground at this moment
+        [(1, 2), (6, 200), (7, 301)],  # of the shell whose job it is, which was not saved
+    )
+    mend_foreign_terminals(tmp_path)
+    assert foregrounds(terminals) == [300, 0]
+    mended = terminals.read_bytes()
+    mend_foreign_terminals(tmp_path)
+    assert terminals.read_bytes() == mended
 
 
 def test_images_that_are_right_are_not_written(tmp_path: Path) -> None:

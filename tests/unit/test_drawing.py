@@ -26,12 +26,15 @@ def session_with(checkpoints: dict[str, str | None], branches: dict[str, str | N
         for name, parent in checkpoints.items()
     ]
     handles = [
-        SimpleNamespace(name=name, record=SimpleNamespace(head=head), is_running=lambda: True)
+        SimpleNamespace(
+            name=name, record=SimpleNamespace(head=head, is_suspended=False), is_running=lambda: True
+        )
         for name, head in branches.items()
     ]
     fake = SimpleNamespace(
         id="s",
         record=record,
+        base_name="/",
         branches=lambda: handles,
         checkpoints=lambda: points,
         files_bytes=lambda _: 5 << 20,

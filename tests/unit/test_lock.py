@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from waypoint.errors import Busy
-from waypoint.store.lock import branch_lock, gate_lock, locked, terminal_lock
+from waypoint.store.lock import (
+    attendant_lock,
+    branch_lock,
+    forwarder_lock,
+    gate_lock,
+    locked,
+    terminal_lock,
+)
 
 
 def test_a_second_holder_is_told_busy_by_name(tmp_path: Path) -> None:
@@ -64,7 +71,8 @@ def test_no_two_locks_have_one_name() -> None:
     names = [
         make(session, branch)
         for session in ("s", "s.a")
-        for branch in ("a", "a.gate", "a.terminal.main", "gate")
+        for branch in ("a", "a.gate", "a.terminal.main", "gate", "attendant", "forwarder")
         for make in (branch_lock, gate_lock, lambda session, branch: terminal_lock(session, branch, "main"))
     ]
+    names += [make(session) for session in ("s", "s.a") for make in (attendant_lock, forwarder_lock)]
     assert len(set(names)) == len(names)

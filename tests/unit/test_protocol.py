@@ -17,6 +17,7 @@ from waypoint.shell.protocol import (
     encode_open,
     encode_run,
     encode_signal,
+    encode_spawn,
     parse_ended,
     parse_error,
     parse_output,
@@ -57,6 +58,11 @@ def test_what_the_protocol_does_not_allow_is_an_error(raw: bytes) -> None:
 def test_requests_have_the_documented_bytes() -> None:
     assert encode_run("main", b"true") == frame(0x02, b"\4\0\0\0main\1\4\0\0\0true")
     assert encode_follow(7, 9) == frame(0x03, struct.pack("<IQQ", 7, 9, 0))
+    assert encode_spawn(
+        ["id"], env=[], cwd="/", uid=7, gid=8, groups=[9, 10], follow=False, with_input=False, keep=False
+    ) == frame(
+        0x0D, struct.pack("<BIII1sII2sIIII", 0, 7, 8, 1, b"/", 1, 2, b"id", 0, 2, 9, 10)
+    )  # without groups the last three are not there
     assert encode_signal("main", 2) == frame(0x04, b"\4\0\0\0main\2")
     opened = encode_open(
         "t", rows=40, columns=120, uid=0, gid=0, cwd="/", rc="r", run_line="l", argv=["/bin/sh"], env=["A=b"]

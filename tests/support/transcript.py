@@ -1,0 +1,77 @@
+"""Scripts of users, written as what a terminal shows: run by a real shell, and compared line by line.
+
+A line that begins with ``$ `` is a command, ``> `` goes on with it; the lines below are what it prints to standard
+output, and ``[N]`` is its exit code if that is not 0. Ids, process numbers, times and directories are masked.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from difflib import unified_diff
+from pathlib import Path
+from textwrap import dedent
+
+from support.command_line import Cli
+
+__all__ = ["check_transcript"]
+
+BIN = Path(sys.executable).parent
+TIMEOUT_S = 240.0
+
+
+def check_transcript(cli: Cli, transcript: str, *, env: dict[str, str] | None = None) -> None:
+    """Run the commands of ``transcript`` in one shell, at home; what they print must be what stands below them."""
+    expected = dedent(transcript).strip()
+    script = "\n".join(_steps(expected))
+    ended = subprocess.run(
+        ["bash", "-c", script],
+        cwd=cli.env["HOME"],
+        env={**cli.env, "PATH": f"{BIN}:{cli.env['PATH']}", **(env or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert "Traceback" not in ended.stderr, ended.stderr
+    wanted = [line for line in expected.splitlines() if line]
+    seen = masked(ended.stdout, cli).splitlines()
+    difference = "\n".join(unified_diff(wanted, seen, "expected", "seen", lineterm=""))
+    assert not difference, f"{difference}\n{ended.stderr}"
+
+
+def _steps(transcript: str) -> list[str]:
+    commands: list[str] = []
+    for line in transcript.splitlines():
+        if line.startswith("$ "):
+            commands.append(line[2:])
+        elif line.startswith("> "):
+            commands[-1] += f"\n{line[2:]}"
+    return [
+        f'echo {_quoted(_shown(command))}\n{command}\ncode=$?; [ $code = 0 ] || echo "[$code]"'
+        for command in commands
+    ]
+
+
+def _shown(command: str) -> str:
+    return "$ " + command.replace("\n", "\n> ")
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"
+
+
+def masked(text: str, cli: Cli) -> str:
+    """Without what is different each time, and without empty lines."""
+    for pattern, mask in (
+        (re.escape(os.fspath(cli.state_dir)), "STATE"),
+        (r"\b[0-9a-f]{16}\b", "ID"),
+        (r"(\bpid=|\bPID: |/proc/)\d+", r"\1N"),
+        (r"=\d+\.\d+(ms)?\b", r"=T\1"),
+        (r",\d+$", ",N"),
+        (r"\d+[smh] ago", "AGO"),
+        (r"[\d.]+ [KM]iB", "SIZE"),
+    ):
+        text = re.sub(pattern, mask, text, flags=re.MULTILINE)
+    return "\n".join(line for line in text.splitlines() if line)
