@@ -3,10 +3,12 @@
 import shutil
 import subprocess
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint import Session
+from waypoint.engine.extra_mounts import find_places, saved_places
 from waypoint.engine.incarnation import destroy, mount_root
 from waypoint.kernel.criu_images import read_dump_statistics
 from waypoint.model import CheckpointRecord
@@ -36,6 +38,7 @@ def plain_dump(session: Session) -> DumpTimes:
         *_inside(session, "--net", f"/proc/{branch.init_pid}/ns/net"),
         *("dump", "-t", str(branch.init_pid), "-D", str(images), "-o", "dump.log", "--leave-running"),
         *("--root", str(platform.layout.mount(branch.incarnation)), *OPTIONS),
+        *_external((place, key) for key, place in find_places(platform, branch).items()),
     )
     call_ms = _timed(command, images / "dump.log")
     pause_ms = read_dump_statistics(images / "stats-dump").pause_ms
@@ -53,17 +56,24 @@ def plain_restore(session: Session, checkpoint: CheckpointRecord) -> float:
     work.mkdir(parents=True)
     try:
         platform.layers.materialize(layout.checkpoint_layer(checkpoint.id), layout.layer(incarnation))
-        root = mount_root(platform, session.record.base, incarnation)
+        places = saved_places(platform, session.record, checkpoint.id)
+        root = mount_root(platform, session.record, incarnation, places)
         cgroup.create()
         command = (
             *_inside(session, "--net", "new", "--cgroup", str(cgroup.path)),
             *("restore", "-D", str(layout.images(checkpoint.id)), "-W", str(work), "-o", "restore.log"),
             *("--root", str(root), "--restore-detached", *OPTIONS),
+            *_external((key, f"{root}{place}") for key, place in places.items()),
         )
         return _timed(command, work / "restore.log")
     finally:
         destroy(platform, incarnation)
         shutil.rmtree(work)
+
+
+def _external(mounts: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for here, there in mounts:
+        yield from ("--external", f"mnt[{here}]:{there}")
 
 
 def _inside(session: Session, *place: str) -> tuple[str, ...]:
