@@ -44,12 +44,11 @@ from waypoint.model import (
     SessionRecord,
 )
 from waypoint.names import MAIN
-from waypoint.session.context import Context, Operation
+from waypoint.session.context import Context
 from waypoint.session.holding import holding, require_publishable
-from waypoint.session.reviving import revive_branch
+from waypoint.session.reviving import publish_restored, revive_branch
 from waypoint.session.saving import begin_saving
 from waypoint.store.layout import new_id
-from waypoint.store.lock import locked
 
 __all__ = ["program_of", "restore_with_program", "settle_program", "snapshot_with_program"]
 
@@ -152,31 +151,13 @@ def restore_with_program(
                 with operation.timeline.step("program"):
                     what = checkpoint.name
                     started = revive_program(context.platform, session, program, images, incarnation, what)
-                _publish(context, session, branch, started, operation)
+                publish_restored(context, branch, operation, also=lambda: _note(context, session, started))
             with operation.timeline.step("retire"):
                 release_program(context.platform, program, incarnation)
                 forget_aside(context.platform, incarnation)
                 context.point_live_link(session.id, MAIN, incarnation)
                 destroy(context.platform, old.incarnation)
             context.end(operation, OperationStatus.DONE)
-
-
-def _publish(
-    context: Context,
-    session: SessionRecord,
-    branch: BranchRecord,
-    started: dict[int, int],
-    operation: Operation,
-) -> None:
-    with (
-        operation.timeline.step("publish"),
-        locked(context.gate_lock(session.id, MAIN), what=MAIN),
-        context.catalogue.transaction(),
-    ):
-        require_publishable(context, session.id)
-        context.catalogue.put_branch(branch)
-        _note(context, session, started)
-        context.end(operation, OperationStatus.PUBLISHED)
 
 
 def _note(context: Context, session: SessionRecord, started: dict[int, int]) -> None:

@@ -32,7 +32,7 @@ from waypoint.session.context import Context
 from waypoint.session.holding import check_new_names, holding, require_publishable, running_branch
 from waypoint.session.recovery import recover_branch
 from waypoint.session.removal import remove_branch, remove_session, rename_links
-from waypoint.session.reviving import launch_branch, revive_branch
+from waypoint.session.reviving import launch_branch, publish_restored, revive_branch
 from waypoint.session.walls import check_walls
 from waypoint.store.layout import new_id
 from waypoint.store.lock import locked
@@ -140,14 +140,7 @@ def restore_branch(
                 branch = revive_branch(
                     context, session, checkpoint, branch_name, incarnation, old.created_at, operation
                 )
-                with (
-                    operation.timeline.step("publish"),
-                    locked(context.gate_lock(session.id, branch_name), what=branch_name),
-                    context.catalogue.transaction(),
-                ):
-                    require_publishable(context, session.id)
-                    context.catalogue.put_branch(branch)
-                    context.end(operation, OperationStatus.PUBLISHED)
+                publish_restored(context, branch, operation)
             with operation.timeline.step("retire"):
                 context.point_live_link(session.id, branch_name, incarnation)
                 if branch_name == MAIN:

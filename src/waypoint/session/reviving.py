@@ -1,21 +1,24 @@
 """Bring a checkpoint to life as a branch: with its processes, or with a fresh shell over its files."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from waypoint.engine.launch import launch
 from waypoint.engine.restore import revive
 from waypoint.errors import LaunchFailed
-from waypoint.model import BranchRecord, CheckpointKind, CheckpointRecord, SessionRecord
+from waypoint.model import BranchRecord, CheckpointKind, CheckpointRecord, OperationStatus, SessionRecord
 from waypoint.names import MAIN
 from waypoint.session.context import Context, Operation
+from waypoint.session.holding import require_publishable
 from waypoint.session.users import User, session_user
 from waypoint.shell.client import InitRefused, ShellClient
 from waypoint.shell.profile import UNATTENDED_ENV, ShellProfile
 from waypoint.shell.selection import find_profile
 from waypoint.shell.terminal import DEFAULT_SIZE, open_terminal
+from waypoint.store.lock import locked
 
-__all__ = ["launch_branch", "revive_branch"]
+__all__ = ["launch_branch", "publish_restored", "revive_branch"]
 
 
 def launch_branch(
@@ -65,6 +68,28 @@ def revive_branch(
         head=checkpoint.id,
         created_at=created_at,
     )
+
+
+def publish_restored(
+    context: Context,
+    branch: BranchRecord,
+    operation: Operation,
+    *,
+    also: Callable[[], None] = lambda: None,
+) -> None:
+    """Let the branch take the place of what had its name, while nobody connects to it; that is left to be retired.
+
+    ``also`` writes what belongs into the same transaction.
+    """
+    with (
+        operation.timeline.step("publish"),
+        locked(context.gate_lock(branch.session_id, branch.name), what=branch.name),
+        context.catalogue.transaction(),
+    ):
+        require_publishable(context, branch.session_id)
+        context.catalogue.put_branch(branch)
+        also()
+        context.end(operation, OperationStatus.PUBLISHED)
 
 
 def _shell_of(session: SessionRecord, root: Path) -> tuple[ShellProfile, User]:
