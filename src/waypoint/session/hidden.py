@@ -184,7 +184,10 @@ def _without_links(path: str) -> str:
     """Where a path leads. A link to what somebody else owns stays: else its owner could hide what he likes."""
     at = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     leads_to = os.path.realpath(at)
-    is_own = os.path.exists(leads_to) and os.lstat(at).st_uid == os.stat(leads_to).st_uid
+    try:
+        is_own = os.lstat(at).st_uid == os.stat(leads_to).st_uid
+    except OSError:  # there is nothing, or no longer: shells and editors replace such files all the time
+        is_own = False
     return leads_to if is_own else at
 
 
