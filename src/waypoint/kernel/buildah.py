@@ -14,6 +14,7 @@ import os
 import re
 import resource
 import shutil
+import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -242,9 +243,7 @@ class Buildah:
             ),
         }
         for name, text in files.values():
-            path = self.store / "etc" / name
-            if not path.exists() or path.read_text() != text:
-                path.write_text(text)
+            _put_text(self.store / "etc" / name, text)
         variables = {variable: os.fspath(self.store / "etc" / name) for variable, (name, _) in files.items()}
         return {**variables, "WAYPOINT_DRIVER": self.driver, "TMPDIR": os.fspath(self.scratch)}
 
@@ -272,8 +271,17 @@ class Buildah:
             return os.fspath(_POLICY_OF_HOST)
         path = self.store / "etc" / "policy.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text('{"default": [{"type": "insecureAcceptAnything"}]}\n')
+        _put_text(path, '{"default": [{"type": "insecureAcceptAnything"}]}\n')
         return os.fspath(path)
+
+
+def _put_text(path: Path, text: str) -> None:
+    """Have the text in a file that other builds may be reading."""
+    if path.exists() and path.read_text() == text:
+        return
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f"{path.name}.", delete=False) as draft:
+        draft.write(text)
+    os.replace(draft.name, path)
 
 
 class WithoutNoise:
