@@ -63,6 +63,12 @@ class TestProcesses:
         assert read_process(process.pid) is None
         process.wait()
 
+    def test_one_that_was_killed_is_waited_for_even_before_it_is_dead(self) -> None:
+        process = spawn(("sleep", "1000"), stdout=DEVNULL, stderr=DEVNULL)
+        process.kill()
+        assert wait_until_free([process.pid]) is None
+        process.wait()
+
     def test_who_lives_is_told(self) -> None:
         found = wait_until_free([os.getpid()])
         assert found is not None

@@ -143,19 +143,31 @@ def wait_until_free(pids: Iterable[int], timeout_s: float = REAP_TIMEOUT_S) -> P
     """Wait until these pids can be given to new processes.
 
     As long as it is not reaped, a dead one has its pid, and those of the leaders of its group and session. Answers one
-    for which there is no use in waiting: it lives, or its parent does not reap it.
+    for which there is no use in waiting: it lives and was not killed, or its parent does not reap it.
     """
     wanted = set(pids)
     deadline = time.monotonic() + timeout_s
+    is_late = False
     while holders := holders_of(wanted):
         for process in holders:
-            if process.is_alive or time.monotonic() > deadline:
+            if (process.is_alive and not _is_killed(process.pid)) or is_late:
                 return process
             if process.parent == os.getpid():
                 with suppress(ChildProcessError):
                     os.waitpid(process.pid, os.WNOHANG)
         time.sleep(REAP_POLL_S)
+        is_late = time.monotonic() > deadline  # we may have been slow ourselves: look once more
     return None
+
+
+def _is_killed(pid: int) -> bool:
+    """Whether it has to die as soon as it gets to run, or is gone by now."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    pending = [int(line.split()[1], 16) for line in lines if line.startswith(("SigPnd:", "ShdPnd:"))]
+    return any(signals >> (signal.SIGKILL - 1) & 1 for signals in pending)
 
 
 def holders_of(pids: Iterable[int]) -> list[Process]:
