@@ -24,7 +24,7 @@ _LISTENER = (
     'python3 -IS -c \'import socket; s = socket.create_server(("127.0.0.1", 18181)); open("/var/tmp/sf/up", "w").close()\n'
     'while True:\n c, _ = s.accept(); c.sendall(b"listening\\n"); c.close()\' >/dev/null 2>&1 & echo $! > /var/tmp/sf/listener'
 )
-_ASK = 'python3 -IS -c \'import socket; print(socket.create_connection(("127.0.0.1", 18181), 5).recv(99).decode(), end="")\''
+_ASK = 'python3 -IS -c \'import socket; print(socket.create_connection(("127.0.0.1", 18181), 30).recv(99).decode(), end="")\''
 
 _TERMINAL_OF_JOB = "cut -d ' ' -f 7 /proc/$(cat /var/tmp/sf/job)/stat 2>/dev/null"
 
@@ -67,7 +67,7 @@ PROBES = (
         "memory",
         prepare=f"rm -f /var/tmp/sf/held; {_HOLDER}\nuntil [ -e /var/tmp/sf/held ]; do sleep 0.05; done",
         disturb="kill $(cat /var/tmp/sf/holder)",
-        look="rm -f /var/tmp/sf/told; kill -USR1 $(cat /var/tmp/sf/holder); for i in $(seq 100); do"
+        look="rm -f /var/tmp/sf/told; kill -USR1 $(cat /var/tmp/sf/holder); for i in $(seq 600); do"
         " [ -e /var/tmp/sf/told ] || [ ! -d /proc/$(cat /var/tmp/sf/holder) ] && break; sleep 0.05; done;"
         " cat /var/tmp/sf/told",
         answer="42\n",
@@ -84,7 +84,8 @@ PROBES = (
     ),
     Probe(
         "sockets",
-        prepare=f"{_LISTENER}\nfor i in $(seq 100); do [ -e /var/tmp/sf/up ] && break; sleep 0.05; done",
+        prepare=f"{_LISTENER}\nfor i in $(seq 600); do [ -e /var/tmp/sf/up ] || [ ! -d /proc/$(cat /var/tmp/sf/listener) ]"
+        " && break; sleep 0.05; done",
         disturb="kill $(cat /var/tmp/sf/listener)",
         look=_ASK,
         answer="listening\n",

@@ -176,6 +176,7 @@ def _start_time(pid: int) -> str:
     """What tells this process from a later one of the same number; empty if it has ended."""
     try:
         with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[19]
+            fields = file.read().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return ""
+    return "" if fields[0] in "ZX" else fields[19]

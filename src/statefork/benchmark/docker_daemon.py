@@ -11,7 +11,7 @@ from pathlib import Path
 
 from statefork.backends._criu_program import find_usable_criu, make_criu_program
 from statefork.errors import BackendFailed, BackendUnavailable
-from waypoint.errors import ToolFailed, ToolMissing
+from waypoint.errors import ToolFailed, ToolMissing, ToolTimedOut
 from waypoint.kernel.cgroup import remove_group
 from waypoint.kernel.mounts import read_mounts
 from waypoint.kernel.process import CLEAN_ENV, run_tool, spawn
@@ -79,7 +79,7 @@ def _wait_until_ready(host: str, log: Path) -> None:
             return
         except ToolMissing as error:
             raise BackendUnavailable("docker", str(error), remedy="apt-get install docker.io") from error
-        except ToolFailed as error:
+        except (ToolFailed, ToolTimedOut) as error:
             if time.monotonic() > deadline:
                 said = log.read_text(errors="replace").splitlines()[-5:]
                 raise BackendFailed("docker", "start of a daemon", "\n".join(said)) from error

@@ -20,7 +20,7 @@ PID_FILE, ERRORS = "pid", "errors"
 VARIABLE = "STATEFORK_MACHINE"
 """In the environment of a program in the background: where its notes are. It tells it from others that get its pid later."""
 
-END_TIMEOUT_S = 10.0
+END_TIMEOUT_S = 60.0  # one that waits for a disk dies only after that
 FORK_TIMEOUT_S = 30.0
 
 
