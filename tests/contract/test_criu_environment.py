@@ -57,8 +57,13 @@ def make(tmp_path: Path, **options: object) -> CRIUBuildManager:
 
 @pytest.fixture(autouse=True)
 def removes_what_the_contract_writes() -> Iterator[None]:
-    """The files of the probes are the host's."""
+    """The files of the probes are the host's; a run that was killed may have left some."""
+    remove_files()
     yield
+    remove_files()
+
+
+def remove_files() -> None:
     place = Path("/var/tmp")
     for name in ("step", "note", "copied"):
         (place / name).unlink(missing_ok=True)
@@ -118,8 +123,7 @@ def test_another_process_goes_on_with_what_was_left(env: EnvironmentManager, tmp
 def test_a_command_runs_in_the_background_from_the_start(tmp_path: Path) -> None:
     with make(tmp_path, command=["sh", "-c", "echo up; exec sleep 98765"]) as env:
         assert run(env, "jobs | grep -c sleep") == "1\n"
-        [log] = (tmp_path / "work").glob("*/command.log")
-        wait_for(lambda: log.read_text() == "up\n")
+        wait_for(lambda: [log.read_text() for log in (tmp_path / "work").glob("*/command.log")] == ["up\n"])
 
 
 def test_an_open_file_that_has_changed_is_named_and_the_branch_goes_on(
@@ -385,8 +389,9 @@ def is_open(port: int) -> bool:
 
 
 def ask(port: int) -> str:
-    with socket.create_connection(("127.0.0.1", port), 10) as peer:
-        return peer.recv(100).decode()
+    """Its answer, to the end: it has let go of the connection then, and a snapshot holds none."""
+    with socket.create_connection(("127.0.0.1", port), 30) as peer:
+        return b"".join(iter(lambda: peer.recv(100), b"")).decode()
 
 
 def kill_session(leader: int) -> None:

@@ -1,17 +1,21 @@
 """Docker keeps the contract: with files alone, and with checkpoints whole."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from contract.containers import ContainerContract, Engine, EngineContract, Options, write_dockerfile
 from contract.environment import run
 from statefork import EnvironmentManager, create_env_manager, open_env_manager
+from statefork.backends._container import ContainerBackend
 from statefork.backends._docker_checkpoint import DockerCheckpointBackend
 from statefork.errors import BackendFailed, BackendUnavailable, Unsupported
 from support.engines import docker
 from support.waiting import wait_for
+from waypoint.kernel.process import Popen
 
 pytestmark = pytest.mark.kernel
 
@@ -135,12 +139,22 @@ def test_a_base_image_has_any_name(options: Options, engine: Engine) -> None:
 
 
 def test_output_and_errors_are_told_apart_and_a_late_command_is_ended_inside(
-    options: Options, engine: Engine
+    options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with create_env_manager("docker_build", **options) as env:
+        assert isinstance(env.core.backend, ContainerBackend)
+        start = env.core.backend.engine._start_client
+
+        def begun(container: str, words: Sequence[str], out: IO[bytes], err: IO[bytes]) -> "Popen[bytes]":
+            client = start(container, words, out, err)
+            wait_for(lambda: b"begun\n" in os.pread(out.fileno(), 100, 0))
+            return client
+
         assert env.exec_command("echo out; echo err >&2; exit 3") == (3, "out\n", "err\n")
         assert env.exec_command(["no-such-program"])[0] == 127
-        code, output, _ = env.exec_command("echo begun; sleep 4242; true", timeout=5.0)
+        with monkeypatch.context() as late:
+            late.setattr(env.core.backend.engine, "_start_client", begun)
+            code, output, _ = env.exec_command("echo begun; sleep 4242; true", timeout=0.5)
         assert (code, output) == (-2, "begun\n")
         wait_for(
             lambda: env.exec_command("pgrep -f '^sleep 4242'")[1] == ""

@@ -23,6 +23,7 @@ from statefork.published import GvisorAttachManager, GvisorBuildManager
 from support.holdings import held_by
 from support.root_directory import base_directory
 from support.tiny_root import make_tiny_root
+from support.waiting import wait_for
 from waypoint.kernel.process import DEVNULL, run_tool, spawn
 
 pytestmark = pytest.mark.kernel
@@ -351,7 +352,7 @@ class TestAttach:
     def test_a_command_that_runs_out_of_time_is_ended_inside_too(self, env: GvisorAttachManager) -> None:
         with pytest.raises(CommandTimedOut):
             env.core.run("echo begun; sleep 4321 & sleep 4321", timeout_s=1.0)
-        assert env.exec_command("pgrep -f '[s]leep 4321' | wc -l")[1].strip() == "0"
+        wait_for(lambda: env.exec_command("pgrep -f '[s]leep 4321' | wc -l")[1].strip() == "0")
         assert env.snapshot() is not None
 
     def test_so_is_one_where_there_is_no_shell(self, env: GvisorAttachManager) -> None:

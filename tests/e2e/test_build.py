@@ -403,13 +403,17 @@ def test_a_directory_that_every_system_has_is_built_whole(builder: Cli, small: s
     assert builder.failure_document("build", "/")["code"] == "usage"
 
 
+# On a line of its own: output and errors come through two pipes, and a shell writes its errors in pieces.
+SAY_LOOKED = "printf '\\nlooked\\n'"
+
+
 def test_no_link_leads_a_mount_of_a_run_step_to_the_host(builder: Cli, small: str, app: Path) -> None:
     """Neither one in the directory that is built nor one in an image."""
     outside = app.parent / "outside"
     outside.mkdir()
     (outside / "file").write_text("of the host")
     (app / "link").symlink_to(outside)
-    look = f"cat /m/file /m{outside}/file; touch /m{outside}/planted /m/planted; echo looked"
+    look = f"cat /m/file /m{outside}/file; touch /m{outside}/planted /m/planted; {SAY_LOOKED}"
     write(
         app,
         Dockerfile=f"FROM {small} AS other\nRUN ln -s / /slash\nFROM {small}\n"
@@ -442,7 +446,7 @@ def disks(app: Path) -> Iterator[list[Path]]:
 def test_a_run_step_cannot_write_what_is_mounted_below_the_directory(
     builder: Cli, small: str, app: Path, disks: list[Path]
 ) -> None:
-    look = "touch /m/planted '/m/a second/planted' '/m/disk/a second/planted'; echo looked"
+    look = f"touch /m/planted '/m/a second/planted' '/m/disk/a second/planted'; {SAY_LOOKED}"
     write(
         app,
         Dockerfile=f'FROM {small}\nCOPY ["disk/a second/file", "/copied"]\nRUN cat /copied\n'
@@ -468,7 +472,7 @@ def test_a_run_step_cannot_write_to_cgroups_but_those_of_its_build(
         " find /m -maxdepth 3 -name cgroup.procs;"
         " for group in /m /m/*; do mkdir $group/waypoint-planted; done;"
         " find /m -name cgroup.procs ! -path '*/waypoint-build.*' | while read -r file;"
-        " do if echo 0 >$file; then echo written: $file; fi; done; echo looked\n",
+        f" do if echo 0 >$file; then echo written: $file; fi; done; {SAY_LOOKED}\n",
     )
     ended = builder.run("build", os.fspath(app))
     assert ended.exit_code == 0, ended

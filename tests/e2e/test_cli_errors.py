@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Cli
+from support.waiting import wait_for
 
 # Another user on this machine. The interpreter may lie in root's home, so it may read there, as nobody could.
 NOBODY = (
@@ -192,6 +193,7 @@ def test_a_branch_whose_processes_were_killed_is_named_and_comes_back(cli: Cli, 
     cli("snapshot", shell, "before")
     (branch,) = cli.document("list", shell)["branches"]
     os.kill(branch["pid"], 9)
+    wait_for(lambda: cli.document("list", shell)["branches"][0]["status"] == "dead")
     failure = cli.failure("exec", shell, "--", "true")
     assert (failure.exit_code, failure.code) == (125, "broken")
     assert f"branch 'main' of session {shell}" in failure.message

@@ -76,7 +76,7 @@ def test_a_program_of_the_host_goes_back_with_its_files(cli: Cli, workspace: Pat
         said = cli("snapshot", session, "early", "--pid", str(program.pid))
         assert said == "Checkpoint 'early' created successfully"
         assert "kind=process" in cli("list", session)
-        program.kill()
+        end_tree(program.pid)  # its child too, which has the pid for its group
         program.wait()
         (work / "steps").unlink()
         assert cli("restore", session, "early") == f"Checkpoint 'early' restored, new PID: {program.pid}"

@@ -24,6 +24,11 @@ def wait_for(cli: Cli, target: str, *condition: str) -> None:
     assert cli("wait-for", target, *condition, "--timeout", str(DEADLINE_S)) == ""
 
 
+def wait_until_it_sleeps(cli: Cli, session: str) -> None:
+    """An interrupt that meets bash while it starts a program can make it forget that program."""
+    cli("exec", session, "--isolated", "--", "until pgrep -x sleep; do :; done")
+
+
 def screen(cli: Cli, target: str, *options: str) -> str:
     """What a terminal shows, without the empty lines at its end."""
     return cli.run("screen", target, *options).text.rstrip("\n")
@@ -130,6 +135,7 @@ def test_each_terminal_has_a_screen_and_keys_of_its_own(cli: Cli, shell: str) ->
     busy = cli.failure("exec", shell, "--terminal", "side", "--no-wait", "--", "true")
     assert (busy.exit_code, busy.code) == (125, "busy")
     assert cli("exec", shell, "--", "echo main is free") == "main is free"
+    wait_until_it_sleeps(cli, shell)
     cli("interrupt", shell, "--terminal", "side")
     assert cli("exec", shell, "--terminal", "side", "--", "echo $((1+1))") == "2"
 
@@ -186,6 +192,7 @@ def test_waiting_for_text_silence_and_the_end_and_in_vain(cli: Cli, shell: str) 
         late = cli.failure("wait-for", shell, *condition, "--timeout", "0.1")
         assert (late.exit_code, late.code) == (124, "wait_timeout")
         assert said in late.message
+    wait_until_it_sleeps(cli, shell)
     cli("interrupt", shell)
     wait_for(cli, shell, "--exit")
     # A group of its own that is never empty: a key that meets the shell between two programs reaches nobody.

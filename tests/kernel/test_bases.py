@@ -18,12 +18,13 @@ from support.crash import killed_at
 from support.leaks import look_at_host
 from support.small_root import make_small_root
 from support.state_directory import new_state_dir
+from support.waiting import DEADLINE_S
 from waypoint import Session, Waypoint
 from waypoint.errors import BaseGone, BuildFailed, Busy, NotFound, UsageError
 from waypoint.kernel.cgroup import find_cgroup2
 from waypoint.kernel.image_index import ImageIndex, read_index
 from waypoint.model import BaseRecord
-from waypoint.session.base_draft import ALONE_TIMEOUT_S, using_base, using_images
+from waypoint.session.base_draft import using_base, using_images
 from waypoint.session.bases import Bases
 
 __all__ = ["directory_state"]  # a fixture
@@ -602,13 +603,14 @@ def test_a_removal_cut_off_does_not_take_what_was_made_again_since(
 
 
 def test_what_is_left_of_a_removal_waits_for_no_build(
-    state_dir: Path, waypoint: Waypoint, bases: Bases, own: BaseRecord
+    state_dir: Path, waypoint: Waypoint, bases: Bases, own: BaseRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("waypoint.session.base_draft.ALONE_TIMEOUT_S", DEADLINE_S)
     assert killed_at(state_dir, 2, "base", "rm", "own:1")  # only the image is there still
     with using_images(waypoint.context, "build", {}):
         began = time.monotonic()
         with Waypoint(state_dir) as next_command:
-            assert time.monotonic() - began < ALONE_TIMEOUT_S
+            assert time.monotonic() - began < DEADLINE_S
             assert next_command.context.catalogue.unfinished() != []
     with Waypoint(state_dir) as next_command:
         assert_nothing_left(next_command)

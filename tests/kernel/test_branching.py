@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.leaks import look_at_host
-from support.waiting import DEADLINE_S
+from support.waiting import DEADLINE_S, wait_until
 from waypoint import Branch, Session
 from waypoint.errors import AlreadyExists, InvalidName, NotFound, UsageError, WaypointError
 
@@ -47,6 +47,7 @@ def test_a_branch_can_be_restored_to_a_cousin(session: Session) -> None:
     session.exec("who=root; touch /tmp/root")
     left, right = session.fork(session.snapshot("root"), ids=["left", "right"])
     left.exec("who=left; touch /tmp/left; (sleep 1000 & disown)")
+    wait_until(left, "pgrep -x sleep >/dev/null")
     left.snapshot("of-left")
     right.exec("who=right; touch /tmp/right")
     right.snapshot("of-right")
@@ -84,6 +85,7 @@ def test_four_forks_at_once_live_their_own_lives(session: Session) -> None:
     assert len(pids) == 1, "each has its own process ids, so they are the same"
     for number, fork in enumerate(forks):
         fork.exec(f"n={number}; echo {number} >>/tmp/log; sleep 100{number} &")
+        wait_until(fork, "pgrep -x sleep >/dev/null")
     for number, fork in enumerate(forks):
         assert fork.exec("echo $n; cat /tmp/log; ps -eo args= | grep '^sleep'").output == (
             f"{number}\nstart\n{number}\nsleep 100{number}\n"

@@ -29,7 +29,7 @@ def answer(connection):
             connection.sendall(data.upper())
         connection.sendall(b"END")
 family = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
-listener = socket.create_server((sys.argv[1], int(sys.argv[2])), family=family, backlog=128)
+listener = socket.create_server((sys.argv[1], int(sys.argv[2])), family=family, backlog=256)
 open(f"/tmp/serving-{sys.argv[2]}", "w").close()
 while True:
     threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()

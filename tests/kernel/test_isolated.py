@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from support.waiting import DEADLINE_S, wait_until
+from support.waiting import DEADLINE_S, spare_until, wait_until
 from waypoint import CommandResult, Session
 from waypoint.errors import BranchReplaced, CommandTimedOut, NotFound, OutputLimitExceeded, ShellError
 
@@ -87,7 +87,8 @@ def test_it_runs_while_the_shell_is_busy_and_many_run_at_once(session: Session) 
     assert busy.wait(DEADLINE_S).exit_code == 0
 
 
-def test_a_timeout_ends_it_with_all_it_started(session: Session) -> None:
+def test_a_timeout_ends_it_with_all_it_started(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    spare_until(monkeypatch, lambda: session.exec_isolated("pgrep -xc sleep").output == "2\n")
     with pytest.raises(CommandTimedOut) as raised:
         session.exec_isolated("echo begun; trap '' INT; sleep 1000 & sleep 1000", timeout_s=1.0)
     assert raised.value.output == b"begun\n"

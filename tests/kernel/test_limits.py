@@ -70,13 +70,15 @@ def anonymous_memory(branch: Branch) -> int:
 HOLDER = """
 import signal
 held = []
-signal.signal(signal.SIGUSR1, lambda *_: held.append(bytes([len(held) % 256]) * (1 << 20)))
-signal.signal(signal.SIGUSR2, lambda *_: print(
-    all(part.count(n % 256) == 1 << 20 for n, part in enumerate(held)), len(held),
-    file=open('/tmp/answer', 'w'), flush=True))
+asked = {signal.SIGUSR1, signal.SIGUSR2}
+signal.pthread_sigmask(signal.SIG_BLOCK, asked)
 open('/tmp/ready', 'w')
 while True:
-    signal.pause()
+    if signal.sigwait(asked) == signal.SIGUSR1:  # comes before the other, if both wait
+        held.append(bytes([len(held) % 256]) * (1 << 20))
+    else:
+        print(all(part.count(n % 256) == 1 << 20 for n, part in enumerate(held)), len(held),
+              file=open('/tmp/answer', 'w'), flush=True)
 """
 
 

@@ -79,11 +79,8 @@ def start(work: Path, reaped: list[int]) -> Iterator[Start]:
             words = ["setsid", "--fork", "sh", "-c", f"{script} 2>&1"]
             subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
         else:
-            child, master = pty.fork()
-            if child == 0 and how == "leader":
-                os.execv("/bin/sh", ["sh", "-c", script])
-            elif child == 0:
-                os.execv("/bin/bash", ["bash", "--norc", "--noprofile", "-i"])
+            shell = ["/bin/bash", "--norc", "--noprofile", "-i"]
+            child, master = run_at_terminal(["/bin/sh", "-c", script] if how == "leader" else shell)
             masters.append(master)
             pids.append(child)
             if how == "job":
@@ -100,6 +97,15 @@ def start(work: Path, reaped: list[int]) -> Iterator[Start]:
     wait_for(lambda: not any(map(read_process, pids)))
     for master in masters:
         os.close(master)
+
+
+def run_at_terminal(words: list[str]) -> tuple[int, int]:
+    """Start a program; its pid, and our end of its terminal."""
+    pid, master = pty.fork()
+    if pid == 0:
+        os.closerange(3, 1 << 20)  # what we were started with ourselves: a lock or a pipe could not be saved
+        os.execv(words[0], words)
+    return pid, master
 
 
 def step_of(work: Path) -> int:
@@ -295,10 +301,7 @@ def test_a_session_that_cannot_be_seen_is_named(working: Session, work: Path) ->
 
 
 def test_a_terminal_that_was_closed_is_named(working: Session, work: Path) -> None:
-    shell, master = pty.fork()
-    if shell == 0:
-        os.chdir(work)
-        os.execv("/bin/sh", ["sh", "-c", "trap '' HUP; while :; do sleep 1; done"])
+    shell, master = run_at_terminal(["/bin/sh", "-c", f"cd {work}; trap '' HUP; while :; do sleep 1; done"])
     wait_for(lambda: bool(Path(f"/proc/{shell}/task/{shell}/children").read_text()))  # it sleeps
     working.snapshot("early", pid=shell)
     os.close(master)
@@ -311,10 +314,7 @@ def test_a_terminal_that_was_closed_is_named(working: Session, work: Path) -> No
 def test_a_program_that_cannot_come_back_does_not_keep_its_session(
     working: Session, work: Path, reaped: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    shell, master = pty.fork()
-    if shell == 0:
-        os.chdir(work)
-        os.execv("/bin/sh", ["sh", "-c", "trap '' HUP; while :; do sleep 1; done"])
+    shell, master = run_at_terminal(["/bin/sh", "-c", f"cd {work}; trap '' HUP; while :; do sleep 1; done"])
     reaped.append(shell)
     wait_for(lambda: bool(Path(f"/proc/{shell}/task/{shell}/children").read_text()))  # it sleeps
     working.snapshot("early", pid=shell)
@@ -335,6 +335,11 @@ def test_a_program_that_cannot_come_back_does_not_keep_its_session(
     working.snapshot("later")
 
 
+def wait_until_it_sleeps(pid: int) -> None:
+    """Before, it is still the shell that started it, with pipes that lead to us and cannot be saved."""
+    wait_for(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
+
+
 def test_who_waits_for_a_parent_is_told_for_which(
     working: Session,
     work: Path,
@@ -352,6 +357,7 @@ def test_who_waits_for_a_parent_is_told_for_which(
         assert stdin is not None
         assert stdout is not None
         child = int(stdout.readline())
+        wait_until_it_sleeps(child)
         reaped.append(child)
         said = f"waiting for process {parent.pid} to notice that its child {child} has ended"
 
@@ -390,6 +396,7 @@ def test_a_parent_that_does_not_ask_keeps_only_its_own_session(
         assert parent.stdin is not None
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
+        wait_until_it_sleeps(child)
         working.snapshot("early", pid=child)
         with pytest.raises(
             EngineError, match=f"process {child} has ended, but its parent, process {parent.pid}"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from support.crash import fail_at, killed_at
+from support.waiting import wait_until
 from waypoint import Branch, Session, Waypoint
 from waypoint.errors import EngineError, NotFound, UsageError
 from waypoint.store.lock import locked
@@ -42,7 +43,8 @@ def test_main_cannot_be_parked(session: Session) -> None:
 
 
 def test_nothing_is_done_after_what_was_saved(session: Session, side: Branch) -> None:
-    side.exec("cd /tmp; touch count; while :; do echo >>count; done & true")
+    side.exec("cd /tmp; while :; do echo >>count; done & true")
+    wait_until(side, "[ -s count ]")
     layer = session.context.layout.layer(side.record.incarnation)
     with open(layer / "upper/tmp/count") as live:  # it outlives the branch this way
         parked = side.park("idea")

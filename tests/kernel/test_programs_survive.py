@@ -28,7 +28,7 @@ def test_a_python_prompt_in_tmux_keeps_its_variables_and_its_half_typed_line(tmu
     _type(tmux, "import threading; lock = threading.Lock(); kept = [n * n for n in range(5)]", "Enter")
     _type(tmux, "def double(n):", "Enter", "    return 2 * n", "Enter", "Enter")
     _type(tmux, "print('sum', sum(kept)")
-    _wait_for_screen(tmux, "print('sum', sum(kept)")
+    _wait_for_screen(tmux, ">>> print('sum', sum(kept)")  # by the line editor, not by the terminal's echo
     for branch in return_after(tmux, "tmux kill-server"):
         _type(branch, ", double(21))", "Enter")
         _wait_for_screen(branch, "sum 30 42")

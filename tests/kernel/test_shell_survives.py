@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.returning import return_after
-from support.waiting import DEADLINE_S, wait_until
+from support.waiting import DEADLINE_S, spare_until, wait_until
 from waypoint import Session, Waypoint
 from waypoint.errors import CommandTimedOut, ShellDied
 
@@ -139,10 +139,13 @@ def test_the_foreground_group_and_session_of_the_shell_are_its_own(session: Sess
         assert "+" in branch.exec("sh -c 'ps -o stat= -p $$; :'").output
 
 
-def test_a_timed_out_command_is_interrupted_and_the_shell_goes_on(session: Session) -> None:
+def test_a_timed_out_command_is_interrupted_and_the_shell_goes_on(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for branch in return_after(session, "true"):
+        spare_until(monkeypatch, (branch.directory / "tmp/begun").exists)
         with pytest.raises(CommandTimedOut):
-            branch.exec("kept=1; sleep 1000", timeout_s=1.0)
+            branch.exec("kept=1; : >/tmp/begun; sleep 1000", timeout_s=1.0)
         assert branch.exec("echo $kept; pgrep -c sleep").output == "1\n0\n"
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from support.returning import return_after
-from support.waiting import DEADLINE_S
+from support.waiting import DEADLINE_S, spare_until
 from waypoint import Session, Waypoint
 from waypoint.errors import CommandTimedOut, NotFound, ShellDied, UsageError
 from waypoint.session import following
@@ -176,8 +176,9 @@ def test_an_interrupted_command_has_status_130_and_the_shell_goes_on(
     if shell == "ash":  # a bug of busybox: an interrupt while it takes memory may lock it up (docs/shells.md)
         command = command.replace("while :", "while sleep 0.05")
     monkeypatch.setattr(following, "GRACE_S", DEADLINE_S)  # a machine may be too busy for two seconds
+    spare_until(monkeypatch, (session.directory / "tmp/begun").exists)
     with pytest.raises(CommandTimedOut) as stopped:
-        session.exec(f"kept=1; {command}", timeout_s=1.0)
+        session.exec(f"kept=1; : >/tmp/begun; {command}", timeout_s=1.0)
     assert "cannot be interrupted" not in str(stopped.value)
     assert session.exec("echo $? $kept", timeout_s=DEADLINE_S).output == "130 1\n"
 

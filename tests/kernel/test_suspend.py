@@ -9,7 +9,7 @@ import pytest
 from support.crash import fail_at, killed_at
 from support.leaks import look_at_host
 from support.small_root import make_small_root
-from support.waiting import wait_for
+from support.waiting import DEADLINE_S, wait_for
 from waypoint import Session, Waypoint
 from waypoint.errors import BaseGone, Broken, EngineError, NotFound, Suspended
 from waypoint.kernel.mounts import read_mounts
@@ -122,7 +122,7 @@ def test_ports_are_exposed_again(session: Session) -> None:
 
 
 def _ask(port: int) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as asked:
+    with socket.create_connection(("127.0.0.1", port), timeout=DEADLINE_S) as asked:
         return asked.recv(100)
 
 
@@ -217,7 +217,7 @@ def test_the_background_process_of_a_session_rests_too(
     session = waypoint.create(workspace, allow_self=True)
     try:
         session.suspend()
-        wait_for(lambda: session.id not in run_tool(("ps", "-eo", "args"), timeout_s=10).stdout)
+        wait_for(lambda: session.id not in run_tool(("ps", "-eo", "args"), timeout_s=DEADLINE_S).stdout)
         session.resume()
         assert session.exec("waypoint-here snapshot inside").exit_code == 0
     finally:

@@ -17,11 +17,12 @@ import pytest
 from support.command_line import COMMAND, Cli
 from support.keyboard import wait_until_shown
 from support.limited import MakeLimited
-from support.waiting import DEADLINE_S, wait_for
+from support.waiting import DEADLINE_S, spare_until, wait_for
 from support.window import Window
 from waypoint import Branch, Session
 from waypoint.errors import Busy, CommandTimedOut, OutputLimitExceeded, ShellDied, ShellError, UsageError
 from waypoint.model import Limits
+from waypoint.session import following
 
 COMMAND_MAX = 1 << 20
 RING = 1 << 20  # what init keeps of the output of a terminal, and of each of the two of an isolated job
@@ -94,8 +95,9 @@ def test_a_command_that_ends_its_shell_is_told_so_and_a_fresh_shell_can_be_had(
 
 
 def test_a_program_in_place_of_the_shell_ends_with_its_time_and_the_shell_is_not_called_free(
-    session: Session,
+    session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    spare_until(monkeypatch, lambda: session.exec_isolated("pgrep -x sleep").exit_code == 0)
     with pytest.raises(ShellDied, match="was killed by SIGINT"):
         session.exec("exec sleep 1000", timeout_s=1.0)
     assert_shell_has_ended(session)
@@ -249,8 +251,15 @@ def test_a_loop_of_short_programs_always_ends_with_its_time(session: Session) ->
         list(pool.map(run_out_of_time, names))
 
 
-def test_a_program_has_time_to_end_in_good_order_before_it_is_interrupted_again(session: Session) -> None:
-    program = "trap 'echo told; sleep 0.5; echo ended; exit 5' INT; while :; do sleep 0.01; done"
+def test_a_program_has_time_to_end_in_good_order_before_it_is_interrupted_again(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert following.GRACE_S > 1.0
+    monkeypatch.setattr(following, "GRACE_S", DEADLINE_S)  # a busy machine may take seconds for half a second
+    spare_until(monkeypatch, (session.directory / "tmp/begun").exists)
+    program = (
+        "trap 'echo told; sleep 0.5; echo ended; exit 5' INT; : >/tmp/begun; while :; do sleep 0.01; done"
+    )
     with pytest.raises(CommandTimedOut) as stopped:
         session.exec(f'sh -c "{program}"', timeout_s=1.0)
     assert stopped.value.output.split() == [b"told", b"ended"]
@@ -380,11 +389,12 @@ def test_an_attached_window_can_vanish(session: Session, cli: Cli) -> None:
 
 
 def test_a_fork_bomb_below_a_limit_leaves_a_branch_that_answers_and_can_be_restored(
-    limited: MakeLimited,
+    limited: MakeLimited, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = limited(Limits(pids=PIDS_MAX))
     session.exec("x=kept")
     point = session.snapshot()
+    spare_until(monkeypatch, lambda: session.main.usage()["pids_refused"] > 0)
     with pytest.raises(CommandTimedOut, match=f"pids limit of {PIDS_MAX} reached"):
         session.exec(":(){ :|:& };:; while :; do :; done", timeout_s=1.0)
     until(lambda: session.main.usage()["pids"] >= PIDS_MAX // 2, "it was no bomb")

@@ -321,11 +321,12 @@ def test_shells_and_commands_run_as_the_user_of_the_session(make: Make, shell: s
 
 def test_a_person_sits_at_a_shell_of_that_user(make: Make) -> None:
     session = make(user="daemon", attended=True)
-    for branch in lives(session):
+    for number, branch in enumerate(lives(session)):
         shells = [walls for (name, _), walls in look_at_walls(branch).processes.items() if name == "bash"]
         assert [shell["Uid"].split() for shell in shells] == [["1"] * 4]
-        branch.send("id -un", "Enter")
-        branch.wait_for(text="^daemon$", timeout_s=DEADLINE_S)
+        # An answer that the screen does not show yet, given when the shell is alone again: the next life begins here.
+        branch.send(f"echo $(id -un) {number}", "Enter")
+        branch.wait_for(text=f"^daemon {number}$", timeout_s=DEADLINE_S)
 
 
 def test_a_user_has_the_groups_of_the_base(make: Make) -> None:

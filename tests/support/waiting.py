@@ -3,9 +3,12 @@
 import time
 from collections.abc import Callable
 
-from waypoint import Branch, Session
+import pytest
 
-__all__ = ["DEADLINE_S", "wait_for", "wait_until"]
+from waypoint import Branch, Session
+from waypoint.shell.protocol import encode_kill
+
+__all__ = ["DEADLINE_S", "spare_until", "wait_for", "wait_until"]
 
 DEADLINE_S = 30.0
 
@@ -21,3 +24,15 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.02)
+
+
+def spare_until(monkeypatch: pytest.MonkeyPatch, has_begun: Callable[[], bool]) -> None:
+    """Let the next command that is out of time be interrupted no sooner than it ``has_begun``, on any machine."""
+    encoder = "waypoint.session.following.encode_kill"
+
+    def wait_and_encode(job: int, number: int) -> bytes:
+        monkeypatch.setattr(encoder, encode_kill)
+        wait_for(has_begun)
+        return encode_kill(job, number)
+
+    monkeypatch.setattr(encoder, wait_and_encode)

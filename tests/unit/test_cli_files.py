@@ -54,6 +54,7 @@ def test_a_long_copy_says_how_far_it_is_and_clears_that(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(files, "PROGRESS_AFTER_S", 0.0)
+    monkeypatch.setattr(files, "PROGRESS_EVERY_S", 60.0)
     progress = Progress(is_wanted=True)
     progress(COPIED)
     progress(COPIED)  # too soon to say it again
@@ -65,6 +66,7 @@ def test_a_long_copy_says_how_far_it_is_and_clears_that(
 def test_a_short_copy_and_one_that_nobody_watches_say_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(files, "PROGRESS_AFTER_S", 60.0)
     short = Progress(is_wanted=True)
     monkeypatch.setattr(files, "PROGRESS_AFTER_S", 0.0)
     for progress in (short, Progress(is_wanted=False)):

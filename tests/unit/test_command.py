@@ -1,11 +1,12 @@
 """Terminal output back to what the command wrote."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waypoint.session.following import Newlines
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200), st.integers(min_value=1, max_value=7))
 def test_what_the_terminal_did_to_line_feeds_is_undone_exactly(data: bytes, size: int) -> None:
     shown = data.replace(b"\n", b"\r\n")

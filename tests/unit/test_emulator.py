@@ -346,13 +346,14 @@ def test_long_output_is_shown_as_if_all_of_it_were_written(
 )
 def test_a_megabyte_takes_a_moment(line: bytes) -> None:
     data = line * ((1 << 20) // len(line))
-    times = []
-    for _ in range(3):
+
+    def seconds() -> float:
         with Emulator(40, 120) as emulator:
             start = time.process_time()
             emulator.feed(data)
-            times.append(time.process_time() - start)
-    assert min(times) < 0.4  # some 50 ms on an idle machine
+            return time.process_time() - start
+
+    assert any(seconds() < 0.4 for _ in range(10))  # some 50 ms on an idle machine
 
 
 # --- the library -----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -29,6 +29,7 @@ from statefork.published import FireAttachManager
 from support.firecracker_stub import install_stub
 from support.waiting import wait_for
 from waypoint.errors import ToolTimedOut
+from waypoint.kernel.process import Popen, spawn
 from waypoint.kernel.process_tree import read_process
 from waypoint.shell.client import ShellClient
 
@@ -202,11 +203,16 @@ def test_a_firecracker_whose_api_never_answers_is_ended(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.program.write_text("#!/bin/sh\nexec sleep 1000\n")
+
+    def start_wholly(command: Sequence[str], notes: Path) -> None:
+        start_in_background(command, notes)
+        wait_for(lambda: VmProcess.begun(notes) is not None)
+
+    monkeypatch.setattr(firecracker, "start_in_background", start_wholly)
     monkeypatch.setattr(firecracker, "START_TIMEOUT_S", 0.5)
     with pytest.raises(BackendFailed, match="does not answer"):
         bench.boot("one")
-    pid = int((bench.directory / "one/pid").read_text())
-    assert not Path(f"/proc/{pid}").exists() or not VmProcess.of(pid).is_alive()
+    assert not is_running(int((bench.directory / "one/pid").read_text()))
 
 
 def test_a_machine_is_known_before_it_answers_and_no_other_is_taken_for_it(bench: Bench) -> None:
@@ -214,10 +220,13 @@ def test_a_machine_is_known_before_it_answers_and_no_other_is_taken_for_it(bench
     bench.program.write_text("#!/bin/sh\nexec sleep 1000\n")
     place = bench.place("one")
     start_in_background([os.fspath(bench.program)], place)
-    wait_for(lambda: VmProcess.noted_in(place) is not None)
-    process = VmProcess.noted_in(place)
-    assert process is not None
-    bench.processes.append(process)
+
+    def is_known() -> bool:
+        process = VmProcess.noted_in(place)
+        bench.processes += [] if process is None else [process]
+        return process is not None
+
+    wait_for(is_known)
     (place / "pid").write_text(f"{os.getpid()}\n")
     assert VmProcess.noted_in(place) is None
 
@@ -301,13 +310,20 @@ def test_an_attached_machine_runs_commands_over_ssh(attached: EnvironmentManager
 
 
 def test_a_command_on_an_attached_machine_is_ended_where_it_runs(
-    attached: EnvironmentManager, bench: Bench
+    attached: EnvironmentManager, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In place of ssh there is one that, killed, leaves the command alone, as sshd does."""
     (bench.directory / "ssh").write_text('#!/bin/sh\nfor last; do :; done; setsid -w sh -c "$last"\n')
     noted = bench.directory / "noted"
+
+    def begun(command: Sequence[str], *, stdout: IO[bytes], stderr: IO[bytes]) -> "Popen[bytes]":
+        client = spawn(command, stdout=stdout, stderr=stderr)
+        wait_for(lambda: noted.exists() and noted.read_text().endswith("\n"))
+        return client
+
+    monkeypatch.setattr(firecracker_attach, "spawn", begun)
     with pytest.raises(CommandTimedOut) as late:
-        attached.core.run(f"echo begun; sleep 1000 & echo $! >{noted}; sleep 1000", timeout_s=1.0)
+        attached.core.run(f"echo begun; sleep 1000 & echo $! >{noted}; sleep 1000", timeout_s=0.5)
     assert late.value.output == "begun\n"
     pid = int(noted.read_text())
     wait_for(lambda: not is_running(pid))

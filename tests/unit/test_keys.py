@@ -1,7 +1,7 @@
 """Words become what a keyboard sends; whatever is not a key is typed as it is."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waypoint.shell.keys import KEYS, encode_keys, key_names
@@ -107,6 +107,7 @@ def test_literally_no_word_is_a_key() -> None:
     assert encode_keys(["Enter", "C-c"], literal=True) == b"EnterC-c"
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_any_text_can_be_sent(text: str) -> None:
     assert encode_keys([text], literal=True) == text.encode("utf-8", "surrogateescape")

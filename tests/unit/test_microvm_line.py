@@ -12,6 +12,8 @@ import pytest
 from statefork.backends.microvm.line import Line
 from waypoint.errors import Broken
 
+TIMEOUT_S = 30.0
+
 
 class Machine:
     """Answers the first words of a caller by what ``answer`` makes of its nonce, then echoes or does nothing."""
@@ -75,13 +77,13 @@ def test_only_what_comes_behind_the_own_nonce_is_given_to_the_caller(machine: Ma
     line = machine.answer(
         lambda nonce: stale + b"\xc0O" + nonce + b"\nmine \xdb\xdc\xdb\xdd\xdd\xc0E" + nonce + b"\nrest"
     )
-    line.open(10.0, renew=False)
+    line.open(TIMEOUT_S, renew=False)
     assert read_all(line) == b"mine \xc0\xdb\xdd"
 
 
 def test_what_is_sent_never_holds_a_flag(machine: Machine) -> None:
     line = machine.answer(lambda nonce: b"\xc0O" + nonce + b"\n\xc0E" + nonce + b"\n")
-    line.open(10.0, renew=False)
+    line.open(TIMEOUT_S, renew=False)
     line.sendall(b"\xc0\xdb\xdc")
     assert read_all(line) == b""  # it listens when it has said all
     machine.end()
@@ -92,27 +94,27 @@ def test_what_is_sent_never_holds_a_flag(machine: Machine) -> None:
 def test_a_machine_that_cannot_be_renewed_is_not_used(machine: Machine) -> None:
     line = machine.answer(lambda nonce: b"\xc0R" + nonce + b" 1\n\xc0O" + nonce + b"\n")
     with pytest.raises(Broken, match="error 1"):
-        line.open(10.0, renew=True)
+        line.open(TIMEOUT_S, renew=True)
 
 
 def test_a_caller_waits_until_the_machine_is_renewed(machine: Machine) -> None:
     line = machine.answer(
         lambda nonce: b"\xc0O" + nonce + b"\nearly\xc0R" + nonce + b" 0\nlate\xc0E" + nonce + b"\n"
     )
-    line.open(10.0, renew=True)
+    line.open(TIMEOUT_S, renew=True)
     assert read_all(line) == b"earlylate"
 
 
 def test_init_that_does_not_listen_and_a_machine_that_ends_are_told(machine: Machine) -> None:
     line = machine.answer(lambda nonce: b"\xc0E" + nonce + b"\n")
     with pytest.raises(Broken, match="does not listen"):
-        line.open(10.0, renew=False)
+        line.open(TIMEOUT_S, renew=False)
 
 
 def test_a_word_without_end_is_not_collected_for_ever(machine: Machine) -> None:
     line = machine.answer(lambda nonce: b"\xc0" + b"x" * 200_000)
     with pytest.raises(Broken, match="protocol of its line"):
-        line.open(10.0, renew=False)
+        line.open(TIMEOUT_S, renew=False)
 
 
 def test_a_machine_that_says_nothing_is_not_waited_for_longer_than_asked(machine: Machine) -> None:

@@ -1,7 +1,7 @@
 """Names are checked before anything is built from them."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waypoint.errors import InvalidName
@@ -21,6 +21,7 @@ def test_names_that_could_be_paths_or_options_are_refused(name: str) -> None:
         parse_name("branch", name)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=80))
 def test_no_accepted_name_leaves_its_directory(text: str) -> None:
     try:

@@ -1,7 +1,7 @@
 """The protobuf codec against messages of any shape."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waypoint.kernel.protobuf import decode, encode
@@ -10,11 +10,13 @@ numbers = st.integers(min_value=1, max_value=2000)
 values = st.one_of(st.integers(min_value=0, max_value=2**64 - 1), st.binary(max_size=300))
 
 
+@settings(deadline=None)
 @given(st.dictionaries(numbers, values))
 def test_what_is_encoded_is_decoded(fields: dict[int, int | bytes]) -> None:
     assert decode(encode(list(fields.items()))) == fields
 
 
+@settings(deadline=None)
 @given(st.dictionaries(numbers, st.binary(min_size=1, max_size=20), min_size=1), st.data())
 def test_a_truncated_message_is_an_error_or_has_fewer_fields(
     fields: dict[int, bytes], data: st.DataObject

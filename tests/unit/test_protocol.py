@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from waypoint.shell.protocol import (
@@ -29,6 +29,7 @@ def frame(kind: int, payload: bytes) -> bytes:
     return struct.pack("<IB", 1 + len(payload), kind) + payload
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(min_value=Reply.HELLO, max_value=Reply.ASK), st.binary(max_size=100)),

@@ -117,7 +117,7 @@ def signal(pid: str) -> str:
 def connect_unix(name: str) -> str:
     with socket.socket(socket.AF_UNIX) as end:
         end.connect(name.replace("@", "\0", 1))
-        end.settimeout(2)
+        end.settimeout(20)
         if not end.recv(1):
             raise ConnectionResetError(errno.ECONNRESET, "closed at once")
     return f"spoke with {name}"

@@ -12,7 +12,7 @@ import sys
 DEVICE, SOURCE = "tap0", "10.0.2.100"
 GATEWAY_MAC = b"\x52\x55\x0a\x00\x02\x02"
 SIOCGIFHWADDR, IPV4, ICMP, TCP, SYN, SYN_ACK = 0x8927, 0x0800, 1, 6, 0x02, 0x12
-WAIT_S = 5.0
+WAIT_S = 20.0
 
 
 def checksum(data: bytes) -> int:

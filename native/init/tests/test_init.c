@@ -133,8 +133,9 @@ static void a_large_command_is_taken_and_a_larger_one_refused(void)
 
 /*
  * Interrupts a job until it ends: a shell that is just busy with its prompt may
- * let one interrupt pass. The replies come on a connection of their own, apart
- * from the output.
+ * let one interrupt pass. One that comes after the end could meet the next
+ * command, so there is no hurry. The replies come on a connection of their own,
+ * apart from the output.
  */
 static void interrupt_and_read(struct result *r)
 {
@@ -146,7 +147,7 @@ static void interrupt_and_read(struct result *r)
 		struct pollfd pfd = {.fd = c.fd, .events = POLLIN};
 
 		CHECK(send_signal(&control, "main", SIGINT) == 0);
-		while (running && (c.used < c.len || poll(&pfd, 1, 1000) == 1))
+		while (running && (c.used < c.len || poll(&pfd, 1, DEADLINE_MS / 3) == 1))
 			running = follow_step(&c, r);
 	}
 	close(control.fd);
