@@ -151,9 +151,11 @@ class EnvironmentContract:
         return env.core.snapshot().snapshot_id
 
     def test_branches_do_not_see_each_other(self, env: EnvironmentManager) -> None:
+        claims = (env.capabilities.live_fork, env.capabilities.concurrent_branches)
         if not isinstance(env, ForkableEnvironmentManager):
-            assert not env.capabilities.concurrent_branches
+            assert claims == (False, False)
             return
+        assert claims == (True, True)
         run(env, "echo base > /var/tmp/note")
         saved = env.snapshot()
         assert saved is not None
@@ -187,6 +189,24 @@ class EnvironmentContract:
         assert (tmp_path / "back").read_bytes() == source.read_bytes()
         assert not env.copy_in(tmp_path / "nothing", "/var/tmp/nothing")
         assert not env.copy_out("/var/tmp/nothing", tmp_path / "nothing")
+
+    def test_files_are_copied_into_one_branch_and_out_of_it(
+        self, env: EnvironmentManager, tmp_path: Path
+    ) -> None:
+        if not isinstance(env, ForkableEnvironmentManager):
+            return
+        run(env, "rm -f /var/tmp/copied")
+        saved = env.snapshot()
+        assert saved is not None
+        [fork] = env.fork(saved)
+        (tmp_path / "source").write_text("for the fork")
+        assert env.copy_in_branch(fork.id, tmp_path / "source", "/var/tmp/copied")
+        assert run(env, "cat /var/tmp/copied", fork.id) == "for the fork"
+        assert env.copy_out("/var/tmp/copied", tmp_path / "main") is not env.capabilities.files
+        assert env.copy_out_branch(fork.id, "/var/tmp/copied", tmp_path / "back")
+        assert (tmp_path / "back").read_text() == "for the fork"
+        assert not env.copy_in_branch("nobody", tmp_path / "source", "/var/tmp/copied")
+        assert not env.copy_out_branch("nobody", "/var/tmp/copied", tmp_path / "nothing")
 
     def test_copies_mean_the_same_everywhere(self, env: EnvironmentManager, tmp_path: Path) -> None:
         """Missing directories are made; a directory is merged into one that is there, and a file goes into it."""

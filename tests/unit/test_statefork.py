@@ -157,7 +157,19 @@ def test_branches_are_independent_and_can_be_saved_and_parked(env: ForkableEnvir
     [again] = env.fork(parked, ids=["a"])
     assert output(env, "cat note", again.id) == "a\n"
     assert env.discard_branch("b")
-    assert set(env.live_forks) == {"main", "a"}
+    assert [branch.id for branch in env.list_branches()] == ["main", "a"]
+
+
+def test_the_first_names_of_branches_mean_the_same(env: ForkableEnvironmentManager) -> None:
+    saved = env.snapshot()
+    assert saved is not None
+    [fork] = env.fork(saved, ids=["a"])
+    assert fork.base_checkpoint == fork.base_snapshot_id == saved
+    assert env.list_forks() == env.list_branches()
+    assert env.live_forks == env.live_branches
+    assert env.current_fork_id == env.current_branch_id == "main"
+    assert env.destroy_fork("a")
+    assert set(env.live_forks) == {"main"}
 
 
 def test_what_branches_refuse(env: ForkableEnvironmentManager) -> None:
