@@ -56,12 +56,14 @@ def test_it_can_be_any_empty_directory(
     waypoint: Waypoint, workspace: Path, tmp_path: Path, leaves_nothing_behind: None
 ) -> None:
     place = tmp_path / "here"
-    with pytest.raises(UsageError, match="no directory"):
+    with pytest.raises(UsageError, match="does not exist"):
         waypoint.create(workspace, work_dir=place)
     place.mkdir()
     (place / "something").touch()
     with pytest.raises(UsageError, match="not empty"):
         waypoint.create(workspace, work_dir=place)
+    with pytest.raises(UsageError, match="no directory"):
+        waypoint.create(workspace, work_dir=place / "something")
     (place / "something").unlink()
     session = waypoint.create(workspace, work_dir=place)
     try:

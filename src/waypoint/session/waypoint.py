@@ -152,7 +152,7 @@ class Waypoint:
         if place in taken:
             reason = f"it is that of session {taken[place]}"
         elif not os.path.isdir(place):
-            reason = "it is no directory"
+            reason = "it is no directory" if os.path.lexists(place) else "it does not exist"
         elif os.path.ismount(place):
             reason = "something else is mounted there"
         elif os.listdir(place):
