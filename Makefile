@@ -46,10 +46,10 @@ else \
 fi
 endef
 
-.PHONY: help install demo test check lint unit kernel e2e bench soak init init-test fuzz clean packages test-packages
+.PHONY: help install demo test test-quick check lint unit kernel e2e bench soak init init-test fuzz clean packages test-packages
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: packages $(STAMP) $(INIT) $(PRELOAD) ## Debian packages, .venv with the waypoint command, CRIU and the storage pool
 	@$(BIN)/python -m compileall -q src # also where PYTHONDONTWRITEBYTECODE keeps the first run from doing it
@@ -62,7 +62,10 @@ demo: install ## the main job, checked step by step: a live session is saved, re
 test: export CI := true
 test: install test-packages lint init-test ## install everything the tests need and run all of them
 	$(MAKE) fuzz FUZZ_SECONDS=5
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/python tests/run_suite.py $(PYTEST_ARGS)
+
+test-quick: install test-packages lint init-test ## in two minutes: lint, unit and C tests, the most telling of the others
+	$(BIN)/python tests/run_suite.py -m "quick or not (kernel or e2e)" $(PYTEST_ARGS)
 
 check: lint unit ## format, lint, types, import contracts and unit tests: no root needed, in seconds
 

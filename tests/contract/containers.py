@@ -146,7 +146,7 @@ class EngineContract(ContainerContract):
         arguments = options["extra_args"]
         engine("run", "-d", "-i", "--name", name, "-e", "MADE_BY=them", *arguments, self.base, "sh")
         yield name
-        engine("kill", name)  # it does not end when asked to, and would be waited for
+        engine("kill", name)
         engine("rm", "-f", name)
 
     def attach(self, theirs: str, options: Options) -> ForkableEnvironmentManager:
@@ -198,6 +198,7 @@ class EngineContract(ContainerContract):
         first = self.attach(theirs, options)
         first.core.snapshot()
         first.core.leave()
+        engine("kill", theirs)  # it does not end when asked to, and would be waited for
         engine("rm", "-f", theirs)
         engine("run", "-d", "-i", "--name", theirs, *options["extra_args"], self.base, "sh")
         with self.attach(theirs, options) as second:

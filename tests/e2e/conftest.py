@@ -1,24 +1,25 @@
 """Fixtures for tests through the command line."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.command_line import Cli
+from waypoint import Waypoint
 
 
 @pytest.fixture
 def cli(state_dir: Path, tmp_path: Path, leaves_nothing_behind: None) -> Iterator[Cli]:
     """The command line; the sessions a test made are gone after it."""
-    command_line = Cli(state_dir, tmp_path)
-    yield command_line
-    for session in command_line("list", "--quiet").splitlines():
-        command_line("cleanup", session, "--force")
+    yield Cli(state_dir, tmp_path)
+    with Waypoint(state_dir) as opened:
+        for session in opened.sessions():
+            session.cleanup(force=True)
 
 
 @pytest.fixture
 def shell(cli: Cli, workspace: Path) -> str:
     """The id of a session that starts in ``workspace``."""
-    return cli("init", os.fspath(workspace), "--quiet").partition(",")[0]
+    with Waypoint(cli.state_dir) as opened:
+        return opened.create(workspace).id

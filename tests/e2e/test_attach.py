@@ -61,6 +61,7 @@ def test_an_interrupt_and_a_full_screen_program_work_as_at_any_terminal(cli: Cli
         window.wait_for(r"^hello from vim$")
 
 
+@pytest.mark.quick
 def test_a_restore_under_an_attached_person_redraws_the_screen_and_typing_goes_on(
     cli: Cli, shell: str
 ) -> None:

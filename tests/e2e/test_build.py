@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from support.command_line import COMMAND, Cli
+from support.leaks import cgroups_of
 from support.small_root import make_small_root
 from support.waiting import DEADLINE_S, wait_for
 from waypoint import Waypoint
-from waypoint.kernel.cgroup import find_cgroup2
+from waypoint.engine.platform import cgroup_name
 from waypoint.kernel.mounts import read_mounts
+from waypoint.store.layout import Layout
 from workloads.raw_frame import GATEWAY_MAC, IPV4, syn
 
 REPOSITORY = Path(__file__).parents[2]
@@ -68,7 +70,7 @@ def leftovers(cli: Cli) -> list[Path]:
         *(cli.state_dir / "pool/drafts").iterdir(),
         *(store / "tmp").iterdir(),
         *store.glob("layers/*-containers/*/"),
-        *find_cgroup2().glob("waypoint-*build.*"),
+        *cgroups_of(cli.state_dir, "build.*"),
     ]
 
 
@@ -166,6 +168,7 @@ CMD ["two words", "x"]
 """
 
 
+@pytest.mark.quick
 def test_what_an_image_says_holds_in_its_session(builder: Cli, small: str, app: Path) -> None:
     write(app, Dockerfile=CONFIGURED)
     ended = builder.run("build", os.fspath(app), "--name", "demo", "--build-arg", "WHO=me")
@@ -299,7 +302,7 @@ def test_a_base_that_is_not_known_is_named_with_the_ways_to_get_it(builder: Cli,
 def test_a_build_that_is_cut_off_leaves_nothing(builder: Cli, small: str, app: Path, number: int) -> None:
     write(app, Dockerfile="FROM small:1\nRUN touch /begun; sleep 1000\n")
     process = builder.start("build", os.fspath(app))
-    wait_for_cgroup()
+    wait_for_cgroup(builder)
     process.send_signal(number)
     process.communicate(timeout=DEADLINE_S)
     assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
@@ -331,10 +334,10 @@ def test_what_a_build_prints_is_shown_as_it_comes(builder: Cli, small: str, app:
     assert lines.index("STEP 2/3: RUN echo step one") < lines.index("step one") < lines.index("it begins")
 
 
-def wait_for_cgroup() -> None:
+def wait_for_cgroup(cli: Cli) -> None:
     """Until the RUN step of a build runs."""
     deadline = time.monotonic() + DEADLINE_S * 2
-    while not any(path.read_text() for path in find_cgroup2().glob("waypoint-build.*/cgroup.procs")):
+    while not any((group / "cgroup.procs").read_text() for group in cgroups_of(cli.state_dir, "build.*")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -471,7 +474,7 @@ def test_a_run_step_cannot_write_to_cgroups_but_those_of_its_build(
         "RUN --mount=type=bind,from=other,source=/cg,target=/m,rw"
         " find /m -maxdepth 3 -name cgroup.procs;"
         " for group in /m /m/*; do mkdir $group/waypoint-planted; done;"
-        " find /m -name cgroup.procs ! -path '*/waypoint-build.*' | while read -r file;"
+        f" find /m -name cgroup.procs ! -path '*/{cgroup_name(Layout(builder.state_dir), 'build.*')}' | while read -r file;"
         f" do if echo 0 >$file; then echo written: $file; fi; done; {SAY_LOOKED}\n",
     )
     ended = builder.run("build", os.fspath(app))

@@ -196,6 +196,7 @@ def test_fork_of_a_live_branch_saves_it_first(cli: Cli, shell: str) -> None:
     assert cli("list", shell, "--quiet") == "checkpoint-1"
 
 
+@pytest.mark.quick
 def test_list_and_tree_show_sessions_checkpoints_and_branches(cli: Cli, workspace: Path) -> None:
     assert cli("list") == "No sessions found"
     session = cli("init", os.fspath(workspace), "--name", "shown", "--quiet").partition(",")[0]

@@ -64,6 +64,7 @@ def everything_in(state_dir: Path) -> set[Path]:
     return {path for part in ("locks", "sessions", "work", "pool") for path in (state_dir / part).glob("*")}
 
 
+@pytest.mark.quick
 def test_what_a_session_does_not_have_is_named(cli: Cli, shell: str) -> None:
     for words, kind in (
         (["restore", shell, "nosuch"], "checkpoint"),

@@ -1,5 +1,6 @@
 """The verb exec: any text goes in, all output comes out as it is, and the exit code is the command's own."""
 
+import json
 import os
 import random
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Cli
+from support.waiting import DEADLINE_S
 
 
 @pytest.mark.parametrize(
@@ -103,15 +105,21 @@ def test_output_comes_while_the_command_runs(cli: Cli, shell: str, workspace: Pa
     assert running.returncode == 0
 
 
-def test_a_command_that_runs_out_of_time_is_ended_and_the_shell_answers(cli: Cli, shell: str) -> None:
+def test_a_command_that_runs_out_of_time_is_ended_and_the_shell_answers(
+    cli: Cli, shell: str, workspace: Path
+) -> None:
     cli("exec", shell, "--", "x=kept")
-    ended = cli.run("exec", shell, "--timeout", "5", "--", "echo before; sleep 600; echo after")
+    other = cli("init", os.fspath(workspace), "--quiet").partition(",")[0]
+    command = "echo before; sleep 600; echo after"
+    with cli.start("--json", "exec", other, "--timeout", "5", "--", command) as beside:
+        ended = cli.run("exec", shell, "--timeout", "5", "--", command)
+        printed, _ = beside.communicate(timeout=DEADLINE_S)
     assert (ended.exit_code, ended.lines[0]) == (124, "before")
     assert "after" not in ended.lines
     assert "timed out after 5 s" in ended.err
     assert cli("exec", shell, "--", "echo $x; jobs") == "kept"
-    document = cli.failure_document("exec", shell, "--timeout", "5", "--", "echo before; sleep 600")
-    assert (document["code"], document["output"]) == ("timeout", "before\n\n")
+    document = json.loads(printed)["error"]
+    assert (beside.returncode, document["code"], document["output"]) == (124, "timeout", "before\n\n")
     assert "the shell is free" in document["hint"]
 
 

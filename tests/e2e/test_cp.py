@@ -50,6 +50,7 @@ def app(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.quick
 def test_a_file_and_a_directory_both_ways_in_silence(cli: Cli, shell: str, app: Path, tmp_path: Path) -> None:
     cli("fork", shell, "main", "--id", "side")
     for target in (f"{shell}:/srv/app", f"{shell}:side:/srv/app"):

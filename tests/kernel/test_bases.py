@@ -15,13 +15,12 @@ import pytest
 
 from kernel.test_directory_pool import directory_state
 from support.crash import killed_at
-from support.leaks import look_at_host
+from support.leaks import cgroups_of, look_at_host
 from support.small_root import make_small_root
 from support.state_directory import new_state_dir
 from support.waiting import DEADLINE_S
 from waypoint import Session, Waypoint
 from waypoint.errors import BaseGone, BuildFailed, Busy, NotFound, UsageError
-from waypoint.kernel.cgroup import find_cgroup2
 from waypoint.kernel.image_index import ImageIndex, read_index
 from waypoint.model import BaseRecord
 from waypoint.session.base_draft import using_base, using_images
@@ -89,7 +88,7 @@ def assert_nothing_left(waypoint: Waypoint) -> None:
     images = {base.image: base for base in waypoint.bases().all()}
     assert set(index.layers) == set(images)
     assert index.names == {name: image for image, base in images.items() for name in base.names}
-    assert list(find_cgroup2().glob("waypoint-*build.*")) == []
+    assert cgroups_of(layout.state_dir, "build.*") == []
     assert waypoint.context.catalogue.unfinished() == []
 
 

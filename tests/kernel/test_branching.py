@@ -13,6 +13,7 @@ from waypoint import Branch, Session
 from waypoint.errors import AlreadyExists, InvalidName, NotFound, UsageError, WaypointError
 
 
+@pytest.mark.quick
 def test_a_restored_branch_can_be_saved_again_and_again(session: Session) -> None:
     session.exec("n=0; sh -c 'until [ -e /tmp/go ]; do sleep 0.02; done; exit 5' &")
     for number in range(1, 5):
@@ -77,6 +78,7 @@ def test_a_fork_of_a_live_branch_saves_it_first(session: Session) -> None:
     ]
 
 
+@pytest.mark.quick
 def test_four_forks_at_once_live_their_own_lives(session: Session) -> None:
     session.exec("n=1; echo start >/tmp/log")
     forks = session.fork(session.snapshot(), n=4)

@@ -9,6 +9,8 @@ import pytest
 
 from waypoint import Session, Waypoint
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture(autouse=True)
 def work() -> Iterator[None]:

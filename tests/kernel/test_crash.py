@@ -69,6 +69,7 @@ OPERATIONS: dict[str, Callable[[Session, str], object]] = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("verb", sorted(OPERATIONS))
 def test_a_failure_at_any_step_leaves_the_branch_running_and_the_catalogue_unchanged(
     prepared: Session, verb: str

@@ -71,6 +71,7 @@ def is_refused(port: int) -> bool:
     return False
 
 
+@pytest.mark.quick
 def test_each_branch_is_reached_and_stays_so_through_restores(either: Session) -> None:
     serve(either)
     either.snapshot("serving")

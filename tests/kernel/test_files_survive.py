@@ -149,6 +149,7 @@ def test_the_files_of_a_branch_stay(session: Session, do: str, spoil: str, ask: 
         assert branch.exec(ask).output == answer
 
 
+@pytest.mark.quick
 def test_two_forks_and_the_origin_never_see_each_other_s_writes(session: Session) -> None:
     session.exec("echo common >shared; mkdir dir")
     branches = [session.main, *session.fork(session.snapshot(), n=2)]

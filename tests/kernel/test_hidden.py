@@ -63,6 +63,7 @@ def assert_unseen(branch: Branch | Session, *directories: Path | str) -> None:
     assert seen.exit_code in (1, 2)  # 2: there is no such file
 
 
+@pytest.mark.quick
 def test_it_is_hidden_in_every_branch(session: Session, home: Path) -> None:
     for branch in [session.main, *return_after(session, "true")]:
         assert_unseen(branch, home)
@@ -104,7 +105,7 @@ def test_programs_may_have_their_own_there(session: Session, home: Path) -> None
     "attempt",
     [
         "mv ../.ssh ../shown; mv ../.kube ../shown2",
-        f"mv .. /var/tmp/moved-{NEEDLE}",
+        "mv .. /var/tmp/moved-needle",
         "rmdir ../.ssh; mkdir ../.ssh",
         "rm -rf ../.ssh; ln -s id ../.ssh; rm ../.ssh",
         "cd ..; rm -rf .ssh .netrc .kube .config; touch .netrc; rm .netrc",

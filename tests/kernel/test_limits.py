@@ -181,6 +181,7 @@ def test_a_branch_gets_no_more_of_the_processors_than_its_share(limited: MakeLim
 # --- all together ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick
 def test_limits_hold_for_each_branch_on_its_own_and_show_in_its_usage(limited: MakeLimited) -> None:
     asked = Limits(memory_bytes=MEMORY, cpus=1, pids=PIDS, disk_bytes=64 << 20)
     session = limited(asked)

@@ -158,6 +158,7 @@ def saved_step(session: Session) -> int:
     return len((upper / "log.txt").read_text().splitlines())
 
 
+@pytest.mark.quick
 def test_a_program_that_has_ended_comes_back_and_a_fork_has_its_files(
     working: Session, work: Path, start: Start
 ) -> None:

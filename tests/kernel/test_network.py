@@ -122,6 +122,7 @@ def test_packages_are_installed_from_their_registries(session: Session) -> None:
     assert not os.path.exists("/usr/bin/hello"), "not on the host"
 
 
+@pytest.mark.quick
 def test_the_same_port_is_served_in_three_branches_at_once(session: Session) -> None:
     session.exec(
         "mkdir /tmp/www; cd /tmp/www; python3 -m http.server 8000 --bind 10.0.2.100 >/dev/null 2>&1 &"

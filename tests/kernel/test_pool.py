@@ -163,7 +163,8 @@ def test_who_has_the_pool_in_a_mount_namespace_of_its_own_is_named(
 def test_a_pool_under_a_live_overlay_is_not_unmounted(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "RELEASE_TIMEOUT_S", 0.1)
+    for name in ("RELEASE_TIMEOUT_S", "CLOSE_TIMEOUT_S"):
+        monkeypatch.setattr(pool_module, name, 0.1)
     upper, work, merged = pool.root / "upper", pool.root / "work", tmp_path / "merged"
     for path in (upper, work, merged):
         path.mkdir()

@@ -124,6 +124,7 @@ def test_a_tcp_connection_inside_the_session_goes_on_in_every_fork(session: Sess
         )
 
 
+@pytest.mark.quick
 def test_all_of_them_survive_a_second_checkpoint_made_in_a_fork(session: Session) -> None:
     """Each restore is a fresh place for CRIU to lose something for the next dump."""
     _need("redis-server", "redis-cli", "tmux")

@@ -70,6 +70,7 @@ def test_shell_pid_last_status_and_last_background_pid_stay_the_same(session: Se
         assert branch.exec("kill -0 $!").exit_code == 0
 
 
+@pytest.mark.quick
 def test_a_background_job_runs_on_and_gives_its_status_to_wait(session: Session) -> None:
     session.exec("sh -c 'until [ -e /tmp/go ]; do sleep 0.02; done; exit 5' &")
     # No program in the foreground before `wait`: bash reports a job that ended beside one, and forgets its number.

@@ -16,6 +16,7 @@ import pytest
 
 from support.returning import return_after
 from support.waiting import DEADLINE_S, spare_until
+from support.workspace import new_workspace
 from waypoint import Session, Waypoint
 from waypoint.errors import CommandTimedOut, NotFound, ShellDied, UsageError
 from waypoint.session import following
@@ -46,6 +47,15 @@ def session(
     created.cleanup(force=True)
 
 
+@pytest.fixture(scope="module", params=SHELLS)
+def undisturbed(request: pytest.FixtureRequest, state_dir: Path) -> Iterator[Session]:
+    """A session with that shell, for all tests that leave the shell as they have found it."""
+    with Waypoint(state_dir) as opened, new_workspace() as workspace:
+        created = opened.create(workspace, shell=request.param)
+        yield created
+        created.cleanup(force=True)
+
+
 # --- status and end ------------------------------------------------------------------------------------
 
 
@@ -69,14 +79,14 @@ def session(
         ("sleep 1000 & kill -KILL $!; wait $!", 137),
     ],
 )
-def test_the_exit_code_is_that_of(session: Session, command: str, status: int) -> None:
-    assert session.exec(command, timeout_s=DEADLINE_S).exit_code == status
+def test_the_exit_code_is_that_of(undisturbed: Session, command: str, status: int) -> None:
+    assert undisturbed.exec(command, timeout_s=DEADLINE_S).exit_code == status
 
 
-def test_the_next_command_finds_the_status_of_the_last_one(session: Session) -> None:
+def test_the_next_command_finds_the_status_of_the_last_one(undisturbed: Session) -> None:
     for command, status in (("false", 1), ("(exit 42)", 42), ("sh -c 'kill -9 $$'", 137), ("true", 0)):
-        session.exec(command)
-        assert session.exec("echo $?").output == f"{status}\n"
+        undisturbed.exec(command)
+        assert undisturbed.exec("echo $?").output == f"{status}\n"
 
 
 @pytest.mark.parametrize(
@@ -312,6 +322,7 @@ STATE = {
 }
 
 
+@pytest.mark.parametrize("shell", [shell for shell in SHELLS if shell != "bash"])  # test_shell_survives.py
 @pytest.mark.parametrize(("prepare", "spoil", "ask", "answer"), STATE.values(), ids=STATE)
 def test_the_shell_still_has_its(session: Session, prepare: str, spoil: str, ask: str, answer: str) -> None:
     session.exec(prepare)

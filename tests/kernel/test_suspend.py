@@ -32,6 +32,7 @@ def two(session: Session) -> Session:
     return session
 
 
+@pytest.mark.quick
 def test_nothing_of_a_suspended_session_runs_and_resume_brings_all_back(
     two: Session, state_dir: Path
 ) -> None:

@@ -88,6 +88,7 @@ def test_waiting_for_silence_for_text_that_scrolled_by_and_in_vain(session: Sess
         session.wait_for(text="x", exit=True)
 
 
+@pytest.mark.quick
 def test_terminals_are_apart_and_all_of_them_are_saved(session: Session) -> None:
     session.open_terminal("side", size=(10, 50), cwd="/usr", env={"V": "there"})
     session.exec("x=main")

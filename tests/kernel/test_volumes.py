@@ -59,6 +59,7 @@ def attributes(branch: Branch | Session, *paths: str) -> list[str]:
     ).output.splitlines()
 
 
+@pytest.mark.quick
 def test_every_branch_reads_and_writes_the_same_files(make: MakeSession, shared: Path) -> None:
     session = make(Volume(source=str(shared), path="/srv/deep/data"))
     assert session.exec("cat /srv/deep/data/file; echo main >/srv/deep/data/main").output == "host\n"

@@ -83,6 +83,7 @@ every_height = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.quick
 @every_height
 def test_walls_are_the_same_in_every_life_of_a_branch(make: Make, walls: Walls) -> None:
     session = make(walls)

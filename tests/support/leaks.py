@@ -1,16 +1,17 @@
 """What a state directory holds on the host at a moment: mounts, cgroups, processes, files."""
 
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from waypoint.engine.platform import cgroup_name
 from waypoint.kernel.cgroup import Cgroup, find_cgroup2, remove_group
 from waypoint.kernel.controllers import find_controllers
 from waypoint.kernel.mounts import detach_all, read_mounts
+from waypoint.store.layout import Layout
 from waypoint.store.pool import unmount_pool
 
-__all__ = ["Holdings", "look_at_host", "sweep"]
+__all__ = ["Holdings", "cgroups_of", "look_at_host", "sweep"]
 
 _KEPT_DIRECTORIES = (
     "limits",
@@ -43,10 +44,10 @@ class Holdings:
 
 def sweep(state_dir: Path) -> None:
     """Take away what a failed test left, so that nothing outlives the run. The pool is unmounted too."""
-    for cgroup in _cgroups(state_dir):
+    for cgroup in cgroups_of(state_dir):
         if (cgroup / "cgroup.kill").exists():
             Cgroup(cgroup).remove()
-    for cgroup in _cgroups(state_dir):
+    for cgroup in cgroups_of(state_dir):
         remove_group(cgroup)
     for path in sorted(_mounts(state_dir), reverse=True):
         if path != f"{state_dir}/pool":
@@ -54,11 +55,11 @@ def sweep(state_dir: Path) -> None:
     unmount_pool(state_dir)
 
 
-def _cgroups(state_dir: Path) -> list[Path]:
+def cgroups_of(state_dir: Path, what: str = "*") -> list[Path]:
     """In the tree of version 2, and in those of version 1 where limits are."""
-    tag = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:8]
+    name = cgroup_name(Layout(state_dir), what)
     roots = {find_cgroup2(), *(controller.root for controller in find_controllers().values())}
-    return [group for root in roots for group in root.glob(f"waypoint-{tag}.*")]
+    return [group for root in roots for group in root.glob(name)]
 
 
 def _mounts(state_dir: Path) -> list[str]:
@@ -73,7 +74,7 @@ def _mounts(state_dir: Path) -> list[str]:
 
 
 def look_at_host(state_dir: Path) -> Holdings:
-    cgroups = _cgroups(state_dir)
+    cgroups = cgroups_of(state_dir)
     return Holdings(
         mounts=frozenset(_mounts(state_dir)),
         cgroups=frozenset(map(os.fspath, cgroups)),

@@ -14,13 +14,17 @@ from waypoint.kernel.criu import Criu, CriuFailed
 from waypoint.store.layers import LayerDriver
 from waypoint.store.layout import Layout
 
-__all__ = ["Platform", "cgroup_of"]
+__all__ = ["Platform", "cgroup_name", "cgroup_of"]
+
+
+def cgroup_name(layout: Layout, what: str) -> str:
+    """The name of a cgroup, which also tells to which state directory it belongs."""
+    return f"waypoint-{hashlib.sha256(os.fsencode(layout.state_dir)).hexdigest()[:8]}.{what}"
 
 
 def cgroup_of(layout: Layout, cgroup2: Path, incarnation: str) -> Cgroup:
-    """The cgroup of an incarnation; its name also tells which state directory it belongs to."""
-    tag = hashlib.sha256(os.fsencode(layout.state_dir)).hexdigest()[:8]
-    return Cgroup(cgroup2 / f"waypoint-{tag}.{incarnation}")
+    """The cgroup of an incarnation."""
+    return Cgroup(cgroup2 / cgroup_name(layout, incarnation))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

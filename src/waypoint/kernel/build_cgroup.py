@@ -13,7 +13,7 @@ __all__ = ["network_cgroup", "remove_build_cgroup"]
 
 
 def network_cgroup(name: str) -> str:
-    return f"waypoint-network-of-{name}"
+    return f"{name}.net"
 
 
 def remove_build_cgroup(name: str) -> None:

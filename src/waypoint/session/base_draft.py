@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
+from waypoint.engine.platform import cgroup_name
 from waypoint.errors import Busy
 from waypoint.kernel.btrfs import create_subvolume, snapshot_subvolume
 from waypoint.kernel.build_cgroup import remove_build_cgroup
@@ -224,7 +225,7 @@ def _buildah(context: Context, work: str, env: Mapping[str, str], hold: tuple[in
         scratch=store / "tmp" / work,
         pool=context.layout.pool,
         driver="btrfs" if context.platform.layers.name == "btrfs" else "overlay",
-        cgroup=f"/{_cgroup(work)}",
+        cgroup=f"/{_cgroup(context, work)}",
         env=env,
         hold=hold,
     )
@@ -289,7 +290,7 @@ def _discard_draft(context: Context, draft: str) -> None:
     tree = context.layout.base_draft(draft)
     for path in (tree, _twin(tree)):
         context.platform.layers.delete(path)
-    remove_build_cgroup(_cgroup(draft))
+    remove_build_cgroup(_cgroup(context, draft))
     _remove_scratch(context.layout.image_store / "tmp" / draft)
 
 
@@ -302,8 +303,8 @@ def _remove_scratch(path: Path) -> None:
         shutil.rmtree(path)
 
 
-def _cgroup(draft: str) -> str:
-    return f"waypoint-build.{draft}"
+def _cgroup(context: Context, draft: str) -> str:
+    return cgroup_name(context.layout, f"build.{draft}")
 
 
 def _store_lock(context: Context) -> Path:
