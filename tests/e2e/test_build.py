@@ -283,6 +283,7 @@ def test_a_build_that_fails_says_why_and_leaves_nothing(builder: Cli, small: str
         assert (ended.exit_code, ended.out) == (1, b"")
         assert "before" in ended.err  # also when quiet: what it printed is needed now
         assert "ls: /no/such/file: No such file or directory" in ended.err
+        assert "Failed to remove" not in ended.err
         assert "waypoint: error: Error building sandbox image: building at STEP" in ended.err
         assert_nothing_left(builder)
     assert builder("base", "list", "--json") == before

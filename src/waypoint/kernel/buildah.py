@@ -41,7 +41,8 @@ ASK_TIMEOUT_S = 120.0
 _CALL_FILTER = Path("/usr/share/containers/seccomp.json")  # what buildah itself takes
 _SYNC_CALLS = frozenset("fsync fdatasync sync syncfs sync_file_range msync".split())
 _POLICY_OF_HOST = Path("/etc/containers/policy.json")
-_LOG_LINE, _NOISE = b'time="', b"Failed to delete btrfs qgroup"
+_LOG_LINE = b'time="'
+_NOISE = (b"Failed to delete btrfs qgroup", b"Failed to remove cgroup", b"Failed to remove paths")
 _GO_VALUE = re.compile(r" &[a-z]+\.[A-Za-z]+\{.*")
 _DNS = "10.0.2.3"  # slirp4netns answers there, with what the host's own resolver says
 
@@ -285,9 +286,10 @@ def _put_text(path: Path, text: str) -> None:
 
 
 class WithoutNoise:
-    """Passes output on as it comes, without what buildah logs of accounts that the pool still needs.
+    """Passes output on as it comes, without what buildah and its runtime log of things that we remove ourselves.
 
-    Where a session has had a disk limit, btrfs keeps an account for each layer, also for a while after that.
+    Where a session has had a disk limit, btrfs keeps an account for each layer, also for a while after that. The cgroup of a
+    build is read-only where the runtime sees it, so that after a RUN step it fails to remove it.
     """
 
     def __init__(self, on_output: Output) -> None:
@@ -302,7 +304,7 @@ class WithoutNoise:
             is_log = self._is_at_start and piece.startswith(_LOG_LINE)
             if is_log and not piece.endswith(b"\n"):
                 self._held = piece
-            elif not (is_log and _NOISE in piece):
+            elif not (is_log and any(noise in piece for noise in _NOISE)):
                 passed += piece
                 self._is_at_start = piece.endswith(b"\n")
         if passed:
