@@ -120,7 +120,8 @@ class _Pytest:
         if status in (EXIT_PASSED, EXIT_FAILED, EXIT_NONE):
             return ""
         print(printed, flush=True)
-        return f"pytest ended with {status} in {self.file or 'its beginning'}"
+        where = f"in {self.file}" if self.file else "before its first test"
+        return f"pytest ended with status {status} {where}"
 
 
 class Suite:
@@ -188,7 +189,8 @@ def main(arguments: Sequence[str], *, root: Path = TESTS.parent) -> int:
     with tempfile.NamedTemporaryFile() as counter:
         shard = (f"--shard-files={counter.name}", "--shard-alone=no", *arguments)
         results = suite.stage("two shards side by side", [shard] * SHARDS)
-    results.add(suite.stage("alone", [("--shard-alone=only", *arguments)]))
+    if results.outcomes or not results.accidents:  # else the arguments are wrong
+        results.add(suite.stage("alone", [("--shard-alone=only", *arguments)]))
 
     failed = [test for test, outcome in results.failed().items() if outcome.may_run_again]
     again = Results()
@@ -211,7 +213,7 @@ def main(arguments: Sequence[str], *, root: Path = TESTS.parent) -> int:
 
 def judge(first: Results, again: Results) -> tuple[list[str], list[str]]:
     """What makes the run red, and the tests that are unsteady."""
-    red = [*first.accidents, *again.accidents]
+    red = list(dict.fromkeys([*first.accidents, *again.accidents]))
     red += [f"did not run: {test}" for test in sorted(first.collected - set(first.outcomes))]
     if not first.outcomes:
         red.append("no test was run")

@@ -57,6 +57,7 @@ create_env_manager(
 """
 
 
+@pytest.mark.alone  # it looks at all that buildah holds on this host
 @pytest.mark.parametrize("moment", ["build", "boot"])
 def test_cleanup_removes_what_a_killed_first_start_has_left(state: Path, tmp_path: Path, moment: str) -> None:
     copy_busybox(tmp_path / "root")

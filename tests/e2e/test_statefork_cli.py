@@ -230,6 +230,7 @@ def test_the_benchmark_writes_its_files(statefork: StateFork, tmp_path: Path) ->
     assert "[SNAPSHOT  ] mean=" in (tmp_path / "out/bench.txt").read_text()
 
 
+@pytest.mark.alone  # TestCriu has the same files of the host
 def test_the_benchmark_leaves_nothing_on_the_host_where_files_are_the_hosts_own(
     statefork: StateFork, tmp_path: Path
 ) -> None:

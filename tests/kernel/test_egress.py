@@ -113,7 +113,7 @@ def test_a_name_is_looked_up_once_and_means_the_same_inside(
 
 
 def test_a_whole_network_can_be_allowed(waypoint: Waypoint, workspace: Path, outside: Outside) -> None:
-    network = f"{outside.address.rpartition('.')[0]}.0/29"
+    network = outside.network
     session = waypoint.create(workspace, network=only(Allowed(host=network)))
     try:
         for address in (outside.address, outside.other_address):

@@ -364,6 +364,7 @@ def test_with_the_network_of_the_host_a_port_that_is_taken_is_named_and_the_bran
     assert session.exec(f"curl -sf http://127.0.0.1:{port}/ >/dev/null").exit_code == 0
 
 
+@pytest.mark.alone  # other tests make devices and routes of the host
 def test_the_host_is_as_before(create: Creates) -> None:
     """Neither its firewall nor its routes, devices or settings know of a session."""
 

@@ -37,6 +37,7 @@ class Outside:
 
     address: str
     other_address: str
+    network: str
     link_local: str
 
 
@@ -44,8 +45,9 @@ class Outside:
 def outside_host() -> Iterator[Outside]:
     """Of our own making, with addresses that are nobody's (RFC 2544), and gone after the block."""
     name = f"wp{secrets.token_hex(4)}"
-    net = f"198.18.{secrets.randbelow(256)}"
-    ours, address, other = f"{net}.1", f"{net}.2", f"{net}.3"
+    # One of 15,872 networks: another run may have made one too.
+    net, first = f"198.{18 + secrets.randbelow(2)}.{secrets.randbelow(256)}", 8 * secrets.randbelow(31)
+    ours, address, other = (f"{net}.{first + number}" for number in (1, 2, 3))
     link_local = f"169.254.{secrets.randbelow(100) + 1}.{secrets.randbelow(254) + 1}"
     with ExitStack() as stack:
         namespace = new_network()
@@ -70,7 +72,7 @@ def outside_host() -> Iterator[Outside]:
         stack.callback(server.kill)
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n"
-        yield Outside(address, other, link_local)
+        yield Outside(address, other, f"{net}.{first}/29", link_local)
 
 
 @contextmanager

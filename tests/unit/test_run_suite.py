@@ -58,16 +58,17 @@ class Run:
         self._root = root
         self._capsys = capsys
 
-    def __call__(self, *texts: str) -> tuple[int, list[str]]:
+    def __call__(self, *texts: str, select: str = "test") -> tuple[int, list[str]]:
         (self._root / "pytest.ini").write_text(MARKS)
         for number, text in enumerate((STEADY, *texts)):
             (self._root / f"test_{number}.py").write_text(HELPER + text)
-        status = run_suite.main(["-p", "no:cacheprovider", "--strict-markers"], root=self._root)
+        status = run_suite.main(["-p", "no:cacheprovider", "--strict-markers", "-k", select], root=self._root)
         return status, self._capsys.readouterr().out.splitlines()
 
 
 @pytest.fixture
-def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # it starts in half the time
     return Run(tmp_path, capsys)
 
 
@@ -114,8 +115,35 @@ def test_more_than_three_unsteady_tests_are_red(run: Run) -> None:
     assert "RED: 4 tests are unsteady; at most 3 may be" in lines
 
 
+def test_where_very_much_fails_nothing_is_run_again(run: Run) -> None:
+    status, lines = run(*[BROKEN] * 21)
+    assert status == 1
+    assert len([line for line in lines if line.startswith("RED: failed: ")]) == 21
+    assert not any("once more" in line for line in lines)
+
+
+def test_a_test_that_was_collected_and_not_run_is_red(run: Run) -> None:
+    """Both shards must know the same tests, or one takes what the other has not."""
+    status, lines = run(
+        "import os\n@pytest.mark.parametrize('pid', [os.getpid()])\ndef test_of(pid):\n    pass\n"
+    )
+    assert status == 1
+    [missing] = [line for line in lines if line.startswith("RED: did not run: test_1.py::test_of[")]
+    assert missing.endswith("]")
+
+
+@pytest.mark.parametrize(
+    ("select", "said"),
+    [("nothing", "no test was run"), ("(", "pytest ended with status 4 before its first test")],
+)
+def test_no_test_at_all_is_red(run: Run, select: str, said: str) -> None:
+    status, lines = run(select=select)
+    assert status == 1
+    assert f"RED: {said}" in lines
+
+
 def test_a_run_that_dies_is_red_and_says_where(run: Run) -> None:
     status, lines = run(DYING)
     assert status == 1
-    [death] = [line for line in lines if "ended with 7" in line]
+    [death] = [line for line in lines if "ended with status 7" in line]
     assert death.endswith("in test_1.py")
