@@ -20,9 +20,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from waypoint.kernel.btrfs import create_subvolume, delete_subvolume, snapshot_subvolume
-from waypoint.kernel.filesystem import make_btrfs, make_sparse_file
-from waypoint.kernel.loop import attached_loop
+from waypoint.kernel.storage.loop import attached_loop
+from waypoint.kernel.storage.pool_filesystem import make_btrfs, make_sparse_file
+from waypoint.kernel.storage.subvolumes import create_subvolume, delete_subvolume, snapshot_subvolume
 from waypoint.kernel.syscalls import MS_NOATIME, mount, sync_file_system, unmount
 
 QUOTA_CTL = 0xC0109428

@@ -10,7 +10,7 @@ from pathlib import Path
 from waypoint import Session
 from waypoint.engine.extra_mounts import find_places, saved_places
 from waypoint.engine.incarnation import destroy, mount_root
-from waypoint.kernel.criu_images import read_dump_statistics
+from waypoint.kernel.criu.images import read_dump_statistics
 from waypoint.model import CheckpointRecord
 from waypoint.store.layout import new_id
 

@@ -21,8 +21,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from waypoint.kernel.loop import attached_loop
-from waypoint.kernel.process import run_tool
+from waypoint.kernel.processes.programs import run_tool
+from waypoint.kernel.storage.loop import attached_loop
 
 SUBVOL_CREATE = 0x5000940E
 SNAP_DESTROY = 0x5000940F

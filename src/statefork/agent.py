@@ -13,9 +13,9 @@ from statefork.errors import BackendFailed, CommandTimedOut
 from waypoint.errors import Busy, SessionError, ShellError, WaypointError
 from waypoint.errors import CommandTimedOut as ShellTimedOut
 from waypoint.names import MAIN
-from waypoint.session.command import run_command
-from waypoint.session.place import Place, Unlimited
-from waypoint.session.users import ROOT, User
+from waypoint.session.commands.branch_client import Place, Unlimited
+from waypoint.session.commands.exec import run_command
+from waypoint.session.creation.users import ROOT, User
 from waypoint.shell.client import ShellClient
 from waypoint.shell.profile import UNATTENDED_ENV, ShellProfile
 from waypoint.shell.terminal import DEFAULT_SIZE, open_terminal

@@ -14,7 +14,7 @@ from statefork.backend import Backend, Image
 from statefork.errors import StateForkError, WrongUse
 
 if TYPE_CHECKING:
-    from statefork.backends._engine import Engine
+    from statefork.backends.containers.engine import Engine
 
 __all__ = [
     "Calculator",
@@ -107,7 +107,7 @@ class GvisorCalculator(FileSizeCalculator):
     """The checkpoints that docker has taken of a container, with whatever runtime it has."""
 
     def __init__(self, container_name: str) -> None:
-        from statefork.backends._docker_engine import DockerEngine
+        from statefork.backends.containers.docker_engine import DockerEngine
 
         engine = DockerEngine.of("docker", os.environ.get("DOCKER_HOST"))
         found = engine.find(container_name)
@@ -117,8 +117,8 @@ class GvisorCalculator(FileSizeCalculator):
 
 
 def _engine(cli: str) -> "Engine":
-    from statefork.backends._docker_engine import DockerEngine
-    from statefork.backends._podman_engine import PodmanEngine
+    from statefork.backends.containers.docker_engine import DockerEngine
+    from statefork.backends.containers.podman_engine import PodmanEngine
 
     if cli == "docker":
         return DockerEngine.of(cli, os.environ.get("DOCKER_HOST"))

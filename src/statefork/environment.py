@@ -27,7 +27,7 @@ from statefork.errors import (
 )
 from statefork.lifetime import Lifetime
 from statefork.record import EnvironmentDirectory, EnvironmentRecord
-from statefork.reviving import Reviver, virtual_node
+from statefork.snapshot_start import Reviver, virtual_node
 from statefork.stats import BenchmarkStats
 from statefork.tree import SnapshotNode, SnapshotTree
 

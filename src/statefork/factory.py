@@ -10,7 +10,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
-from statefork import published
+from statefork import published_managers
 from statefork.backend import Backend
 from statefork.branches import MAIN
 from statefork.deciders import Decider
@@ -57,31 +57,41 @@ def _taken_over(backend: str, module: str, manager: type[EnvironmentManager], *r
 
 
 METHODS: dict[str, Method] = {
-    "docker_build": Method("DockerBackend", "docker", manager=published.ContainerBuildManager),
+    "docker_build": Method("DockerBackend", "docker", manager=published_managers.ContainerBuildManager),
     "docker_attach": _taken_over(
-        "DockerBackend", "docker", published.ContainerAttachManager, "container_name"
+        "DockerBackend", "docker", published_managers.ContainerAttachManager, "container_name"
     ),
-    "podman_build": Method("PodmanBackend", "podman", manager=published.ContainerBuildManager),
+    "podman_build": Method("PodmanBackend", "podman", manager=published_managers.ContainerBuildManager),
     "podman_attach": _taken_over(
-        "PodmanBackend", "podman", published.ContainerAttachManager, "container_name"
+        "PodmanBackend", "podman", published_managers.ContainerAttachManager, "container_name"
     ),
-    "hybrid_build": Method("HybridBackend", "hybrid", manager=published.HybridBuildManager),
-    "hybrid_attach": _taken_over("HybridBackend", "hybrid", published.HybridAttachManager, "container_name"),
-    "waypoint_build": Method("WaypointBackend", "waypoint", manager=published.WaypointBuildManager),
+    "hybrid_build": Method("HybridBackend", "hybrid", manager=published_managers.HybridBuildManager),
+    "hybrid_attach": _taken_over(
+        "HybridBackend", "hybrid", published_managers.HybridAttachManager, "container_name"
+    ),
+    "waypoint_build": Method("WaypointBackend", "waypoint", manager=published_managers.WaypointBuildManager),
     "waypoint_attach": _taken_over(
-        "WaypointBackend", "waypoint", published.WaypointAttachManager, "session_id"
+        "WaypointBackend", "waypoint", published_managers.WaypointAttachManager, "session_id"
     ),
     "microvm_build": Method("MicrovmBackend", "microvm.backend"),
-    "firecracker_build": Method("FirecrackerBackend", "microvm.backend", manager=published.FireBuildManager),
+    "firecracker_build": Method(
+        "FirecrackerBackend", "microvm.backend", manager=published_managers.FireBuildManager
+    ),
     "firecracker_attach": _taken_over(
-        "FirecrackerAttachBackend", "microvm.firecracker_attach", published.FireAttachManager, "pid", "key"
+        "FirecrackerAttachBackend",
+        "microvm.firecracker_attach",
+        published_managers.FireAttachManager,
+        "pid",
+        "key",
     ),
     "memory": Method("MemoryBackend", "memory"),
-    "criu_build": Method("CriuBackend", "criu", manager=published.CRIUBuildManager),
-    "criu_attach": _taken_over("CriuAttachBackend", "criu_attach", published.CRIUAttachManager, "target_pid"),
-    "gvisor_build": Method("GvisorBackend", "gvisor", manager=published.GvisorBuildManager),
+    "criu_build": Method("CriuBackend", "criu", manager=published_managers.CRIUBuildManager),
+    "criu_attach": _taken_over(
+        "CriuAttachBackend", "criu_attach", published_managers.CRIUAttachManager, "target_pid"
+    ),
+    "gvisor_build": Method("GvisorBackend", "gvisor", manager=published_managers.GvisorBuildManager),
     "gvisor_attach": _taken_over(
-        "GvisorAttachBackend", "gvisor", published.GvisorAttachManager, "container_name"
+        "GvisorAttachBackend", "gvisor", published_managers.GvisorAttachManager, "container_name"
     ),
 }
 METHODS |= {f"ckpt_{how}": METHODS[f"waypoint_{how}"] for how in ("build", "attach")}  # the older name

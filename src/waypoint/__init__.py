@@ -8,7 +8,7 @@ TYPE_CHECKING = False  # see waypoint.errors
 if TYPE_CHECKING:
     from waypoint.errors import WaypointError
     from waypoint.model import CheckpointRecord, CopyResult
-    from waypoint.session.command import CommandResult
+    from waypoint.session.commands.exec import CommandResult
     from waypoint.session.session import Branch, Session
     from waypoint.session.waypoint import Waypoint, open
 
@@ -29,7 +29,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "Branch": "session.session",
     "CheckpointRecord": "model",
-    "CommandResult": "session.command",
+    "CommandResult": "session.commands.exec",
     "CopyResult": "model",
     "Session": "session.session",
     "Waypoint": "session.waypoint",

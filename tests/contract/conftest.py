@@ -12,7 +12,7 @@ from contract.containers import Engine, Options, write_dockerfile
 from statefork.benchmark.docker_daemon import docker_daemon
 from support.base_image import base_tar
 from support.engines import docker, podman
-from waypoint.kernel.mounts import detach_all
+from waypoint.kernel.storage.mounts import detach_all
 
 
 @pytest.fixture(scope="module")

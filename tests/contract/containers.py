@@ -13,7 +13,7 @@ import pytest
 
 from contract.environment import EnvironmentContract, run
 from statefork import EnvironmentManager, ForkableEnvironmentManager, create_env_manager, open_env_manager
-from statefork.backends._live_container import LiveContainerBackend
+from statefork.backends.containers.live_container import LiveContainerBackend
 from statefork.errors import BackendFailed, BackendUnavailable
 
 __all__ = ["ContainerContract", "Engine", "EngineContract", "Options", "holdings", "write_dockerfile"]

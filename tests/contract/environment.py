@@ -13,7 +13,7 @@ import pytest
 
 from statefork import EnvironmentManager, ForkableEnvironmentManager
 from statefork.errors import CommandTimedOut, StateForkError, UnknownSnapshot, Unsupported
-from statefork.survival import PROBES, Probing
+from statefork.survival_probes import PROBES, Probing
 
 __all__ = ["EnvironmentContract", "put_in_order", "run"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from statefork import ForkableEnvironmentManager, create_env_manager
 from statefork.backends.microvm.storage import Storage
 from support.base_image import base_tar
-from waypoint.kernel.process import run_tool
+from waypoint.kernel.processes.programs import run_tool
 from waypoint.kernel.syscalls import unmount
 
 __all__ = ["copy_busybox", "machines_below", "new_manager", "state_directory"]

@@ -14,13 +14,13 @@ import pytest
 
 from contract.environment import EnvironmentContract, run
 from statefork import AlwaysFalseDecider, EnvironmentManager, create_env_manager, open_env_manager
-from statefork.backends import _criu_host
+from statefork.backends.processes import criu_host
 from statefork.errors import BackendFailed, BackendUnavailable, ReplayFailed, Unsupported, WrongUse
-from statefork.published import CRIUAttachManager, CRIUBuildManager
+from statefork.published_managers import CRIUAttachManager, CRIUBuildManager
 from support.holdings import held_by
 from support.waiting import wait_for
-from waypoint.kernel.process import Popen, spawn
-from waypoint.kernel.process_tree import read_process
+from waypoint.kernel.processes.process_tree import read_process
+from waypoint.kernel.processes.programs import Popen, spawn
 
 pytestmark = pytest.mark.kernel
 
@@ -162,7 +162,7 @@ def test_a_work_dir_that_others_may_change_is_refused(tmp_path: Path) -> None:
 
 
 def test_without_criu_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_criu_host, "_build", lambda: None)
+    monkeypatch.setattr(criu_host, "_build", lambda: None)
     for method, options in (("criu_build", {}), ("criu_attach", {"target_pid": os.getpid()})):
         with pytest.raises(BackendUnavailable, match="CRIU") as caught:
             create_env_manager(method, state_dir=tmp_path, **options)

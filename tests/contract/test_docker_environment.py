@@ -10,12 +10,12 @@ import pytest
 from contract.containers import ContainerContract, Engine, EngineContract, Options, write_dockerfile
 from contract.environment import run
 from statefork import EnvironmentManager, create_env_manager, open_env_manager
-from statefork.backends._container import ContainerBackend
-from statefork.backends._docker_checkpoint import DockerCheckpointBackend
+from statefork.backends.containers.container import ContainerBackend
+from statefork.backends.containers.docker_checkpoint import DockerCheckpointBackend
 from statefork.errors import BackendFailed, BackendUnavailable, Unsupported
 from support.engines import docker
 from support.waiting import wait_for
-from waypoint.kernel.process import Popen
+from waypoint.kernel.processes.programs import Popen
 
 pytestmark = pytest.mark.kernel
 

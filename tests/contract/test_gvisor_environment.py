@@ -18,13 +18,13 @@ from statefork import (
 )
 from statefork.backends import gvisor
 from statefork.errors import BackendFailed, BackendUnavailable, CommandTimedOut, WrongUse
-from statefork.provision import find_runsc, provision_runsc
-from statefork.published import GvisorAttachManager, GvisorBuildManager
+from statefork.published_managers import GvisorAttachManager, GvisorBuildManager
+from statefork.runsc_provision import find_runsc, provision_runsc
 from support.holdings import held_by
 from support.root_directory import base_directory
 from support.tiny_root import make_tiny_root
 from support.waiting import wait_for
-from waypoint.kernel.process import DEVNULL, run_tool, spawn
+from waypoint.kernel.processes.programs import DEVNULL, run_tool, spawn
 
 pytestmark = pytest.mark.kernel
 

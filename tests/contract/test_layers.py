@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.kernel.mounts import detach_all, mount_overlay
-from waypoint.store.btrfs import BtrfsLayers
+from waypoint.kernel.storage.mounts import detach_all, mount_overlay
+from waypoint.store.btrfs_layers import BtrfsLayers
+from waypoint.store.directory_layers import OverlayLayers
 from waypoint.store.layers import LayerDriver
-from waypoint.store.overlay import OverlayLayers
 
 pytestmark = pytest.mark.kernel
 

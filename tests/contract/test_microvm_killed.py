@@ -11,7 +11,7 @@ import pytest
 from contract.environment import run
 from contract.machines import copy_busybox, machines_below, new_manager, state_directory
 from statefork import open_env_manager
-from waypoint.kernel.process import run_tool
+from waypoint.kernel.processes.programs import run_tool
 
 pytestmark = pytest.mark.kernel
 

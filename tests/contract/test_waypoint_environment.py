@@ -17,7 +17,7 @@ from statefork import (
     open_env_manager,
 )
 from statefork.errors import BackendFailed
-from statefork.published import WaypointFork
+from statefork.published_managers import WaypointFork
 from support.leaks import Holdings, look_at_host
 from support.workspace import new_workspace
 from waypoint import Waypoint

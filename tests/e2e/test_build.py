@@ -17,7 +17,7 @@ from support.small_root import make_small_root
 from support.waiting import DEADLINE_S, wait_for
 from waypoint import Waypoint
 from waypoint.engine.platform import cgroup_name
-from waypoint.kernel.mounts import read_mounts
+from waypoint.kernel.storage.mounts import read_mounts
 from waypoint.store.layout import Layout
 from workloads.raw_frame import GATEWAY_MAC, IPV4, syn
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support.command_line import Cli
 from support.waiting import wait_for
-from waypoint.kernel.process_tree import end_tree
+from waypoint.kernel.processes.process_tree import end_tree
 
 
 def test_files_only_checkpoints_are_told_apart(cli: Cli, shell: str) -> None:

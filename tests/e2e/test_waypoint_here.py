@@ -10,7 +10,7 @@ import pytest
 
 from support.command_line import Cli
 from support.waiting import DEADLINE_S, wait_for
-from waypoint.kernel.holders import lock_holders
+from waypoint.kernel.processes.in_use import lock_holders
 from waypoint.store.layout import Layout
 from waypoint.store.lock import attendant_lock
 
@@ -33,7 +33,7 @@ def attendants(session: str) -> list[int]:
             ended = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
         except OSError:  # it has ended meanwhile
             continue
-        if b"waypoint.session.attendant" in words and session.encode() in words and not ended:
+        if b"waypoint.session.background.attendant" in words and session.encode() in words and not ended:
             found.append(int(process.name))
     return found
 

@@ -21,10 +21,10 @@ from support.state_directory import new_state_dir
 from support.waiting import DEADLINE_S
 from waypoint import Session, Waypoint
 from waypoint.errors import BaseGone, BuildFailed, Busy, NotFound, UsageError
-from waypoint.kernel.image_index import ImageIndex, read_index
+from waypoint.kernel.bases.image_index import ImageIndex, read_index
 from waypoint.model import BaseRecord
-from waypoint.session.base_draft import using_base, using_images
-from waypoint.session.bases import Bases
+from waypoint.session.bases.draft import using_base, using_images
+from waypoint.session.bases.stored_bases import Bases
 
 __all__ = ["directory_state"]  # a fixture
 
@@ -434,7 +434,7 @@ def test_nothing_is_removed_from_under_a_build(
 ) -> None:
     """It may be about to use steps of an image that nothing else needs, or to give a name that is being removed."""
     bases.import_(os.fspath(small_root), names=["own:2"])
-    monkeypatch.setattr("waypoint.session.base_draft.ALONE_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("waypoint.session.bases.draft.ALONE_TIMEOUT_S", 0.0)
     with using_images(waypoint.context, "build", {}):
         for remove in (lambda: bases.remove("own:2"), lambda: bases.remove(own.id), bases.prune):
             with pytest.raises(Busy, match="image store") as busy:
@@ -604,7 +604,7 @@ def test_a_removal_cut_off_does_not_take_what_was_made_again_since(
 def test_what_is_left_of_a_removal_waits_for_no_build(
     state_dir: Path, waypoint: Waypoint, bases: Bases, own: BaseRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("waypoint.session.base_draft.ALONE_TIMEOUT_S", DEADLINE_S)
+    monkeypatch.setattr("waypoint.session.bases.draft.ALONE_TIMEOUT_S", DEADLINE_S)
     assert killed_at(state_dir, 2, "base", "rm", "own:1")  # only the image is there still
     with using_images(waypoint.context, "build", {}):
         began = time.monotonic()

@@ -13,7 +13,7 @@ import pytest
 from support.leaks import sweep
 from waypoint import Waypoint
 from waypoint.errors import AbilityMissing
-from waypoint.kernel.mounts import detach_all
+from waypoint.kernel.storage.mounts import detach_all
 from waypoint.kernel.syscalls import mount
 from waypoint.model import Limits
 from waypoint.session.setup import prepare_host

@@ -11,8 +11,8 @@ from support.waiting import DEADLINE_S, wait_until
 from waypoint import Branch, Session, Waypoint
 from waypoint.errors import DiskLimitReached
 from waypoint.model import Limits, Volume
-from waypoint.session.command import CommandResult
-from waypoint.session.room import RAISED_BYTES_MAX
+from waypoint.session.commands.disk_room import RAISED_BYTES_MAX
+from waypoint.session.commands.exec import CommandResult
 
 LIMIT = 64 << 20
 SLACK = 2 << 20  # what the file system needs for itself

@@ -12,9 +12,9 @@ import pytest
 
 from support.waiting import DEADLINE_S, wait_until
 from waypoint import Branch, Session, Waypoint
-from waypoint.engine.network import open_network
+from waypoint.engine.branch_network import open_network
 from waypoint.errors import AlreadyExists, Busy, NotFound, UsageError
-from waypoint.kernel.netns import within_network
+from waypoint.kernel.network.namespace import within_network
 from waypoint.model import Network, NetworkMode
 
 PORT = 8000
@@ -220,7 +220,7 @@ def _is_forwarder(process: Path, session_id: str) -> bool:
         words = (process / "cmdline").read_text().split("\0")
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return "waypoint.session.forwarder" in words and session_id in words
+    return "waypoint.session.background.forwarder" in words and session_id in words
 
 
 @pytest.mark.parametrize("how", ["ports", "restore", "another"])

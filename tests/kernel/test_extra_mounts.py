@@ -16,8 +16,8 @@ from waypoint import Branch, Session, Waypoint
 from waypoint.engine import checkpoint
 from waypoint.engine.extra_mounts import find_places
 from waypoint.errors import BaseMountGone, EngineError
-from waypoint.kernel.confined import closing
-from waypoint.kernel.mounts import detach_all
+from waypoint.kernel.copy.confined import closing
+from waypoint.kernel.storage.mounts import detach_all
 from waypoint.kernel.syscalls import MNT_DETACH, clone_mount, mount, move_mount, unmount
 from waypoint.session.setup import prepare_host
 from waypoint.store.layout import Layout

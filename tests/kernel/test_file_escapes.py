@@ -13,7 +13,7 @@ import pytest
 from support.waiting import wait_until
 from waypoint import Session
 from waypoint.errors import CopyFailed, NotFound
-from waypoint.kernel.confined import process_root
+from waypoint.kernel.copy.confined import process_root
 
 
 @pytest.fixture

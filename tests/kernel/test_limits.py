@@ -9,7 +9,7 @@ from support.limited import MakeLimited, all_ways_back, group, limits_in_force
 from support.waiting import DEADLINE_S, wait_until
 from waypoint import Branch, Session, Waypoint
 from waypoint.errors import ShellDied, ShellError, UsageError
-from waypoint.kernel.controllers import MemoryLimit
+from waypoint.kernel.cgroup.controllers import MemoryLimit
 from waypoint.model import Limits
 
 MEMORY = 64 << 20

@@ -19,8 +19,8 @@ from support.crash import fail_at, killed_at
 from support.waiting import wait_for
 from waypoint import Session, Waypoint
 from waypoint.errors import EngineError, NotFound, UsageError
-from waypoint.kernel.mounts import detach_all
-from waypoint.kernel.process_tree import end_tree, read_process
+from waypoint.kernel.processes.process_tree import end_tree, read_process
+from waypoint.kernel.storage.mounts import detach_all
 from waypoint.log import step_observers
 from waypoint.model import CheckpointKind
 from waypoint.store.lock import locked
@@ -278,7 +278,7 @@ def test_what_cannot_be_saved_is_named(
 FIND_PROGRAMS = """
 import subprocess, sys
 from pathlib import Path
-from waypoint.engine.program import find_program
+from waypoint.engine.host_program import find_program
 from waypoint.errors import UsageError
 from waypoint.store.catalogue import Catalogue
 
@@ -348,7 +348,7 @@ def test_who_waits_for_a_parent_is_told_for_which(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("waypoint.session.manual.SILENT_S", 0.0)
+    monkeypatch.setattr("waypoint.session.lifecycle.host_program.SILENT_S", 0.0)
     # Asks how its child ended only when it is told to.
     script = "sleep 1000 </dev/null >/dev/null 2>&1 & echo $!; read go; wait"
     with subprocess.Popen(
@@ -389,7 +389,7 @@ def test_a_parent_that_does_not_ask_keeps_only_its_own_session(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("REAP_TIMEOUT_S", "RECOVERY_REAP_TIMEOUT_S"):
-        monkeypatch.setattr(f"waypoint.session.manual.{name}", 0.2)
+        monkeypatch.setattr(f"waypoint.session.lifecycle.host_program.{name}", 0.2)
     script = "sleep 1000 </dev/null >/dev/null 2>&1 & echo $!; read go; wait; echo asked; read go"
     with subprocess.Popen(
         ["setsid", "sh", "-c", script], cwd=work, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -426,7 +426,7 @@ def test_a_job_whose_saving_was_cut_off_at_its_end_comes_back(
     pid = start("job")
     working.snapshot("early", pid=pid)
     # As if we had been killed right after CRIU had ended the program.
-    monkeypatch.setattr("waypoint.kernel.criu.mend_foreign_terminals", lambda _images: None)
+    monkeypatch.setattr("waypoint.kernel.criu.rpc.mend_foreign_terminals", lambda _images: None)
     before = last_step(work)
     with failing_at("program"), pytest.raises(EngineError, match="made to fail"):
         working.restore("early")

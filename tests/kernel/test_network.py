@@ -15,9 +15,9 @@ from support.reaching import forges, kill_nat, reaches, run_python
 from support.waiting import wait_until
 from waypoint import Branch, Session, Waypoint
 from waypoint.errors import EngineError, RestoreFailed
-from waypoint.kernel import slirp
+from waypoint.kernel.network import slirp
 from waypoint.model import Network, NetworkMode
-from waypoint.session.recovery import recover_abandoned
+from waypoint.session.lifecycle.recovery import recover_abandoned
 from waypoint.store.lock import locked
 
 Creates = Callable[[NetworkMode], Session]

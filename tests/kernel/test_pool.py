@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from waypoint.errors import Busy, StoreError
-from waypoint.kernel import loop
-from waypoint.kernel.btrfs import create_subvolume
-from waypoint.kernel.filesystem import make_btrfs, make_sparse_file
-from waypoint.kernel.loop import attached_loop, find_loop
-from waypoint.kernel.process import run_tool
+from waypoint.kernel.processes.programs import run_tool
+from waypoint.kernel.storage import loop
+from waypoint.kernel.storage.loop import attached_loop, find_loop
+from waypoint.kernel.storage.pool_filesystem import make_btrfs, make_sparse_file
+from waypoint.kernel.storage.subvolumes import create_subvolume
 from waypoint.kernel.syscalls import mount, unmount
 from waypoint.store import pool as pool_module
 from waypoint.store.pool import Pool, PoolKind, create_pool, open_pool, pool_usage, resize_pool, unmount_pool

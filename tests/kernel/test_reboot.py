@@ -6,7 +6,7 @@ import pytest
 
 from waypoint import Session, Waypoint
 from waypoint.errors import Broken
-from waypoint.kernel.mounts import detach_all, read_mounts
+from waypoint.kernel.storage.mounts import detach_all, read_mounts
 from waypoint.store.pool import unmount_pool
 
 

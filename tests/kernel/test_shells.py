@@ -19,7 +19,7 @@ from support.waiting import DEADLINE_S, spare_until
 from support.workspace import new_workspace
 from waypoint import Session, Waypoint
 from waypoint.errors import CommandTimedOut, NotFound, ShellDied, UsageError
-from waypoint.session import following
+from waypoint.session.commands import following
 from waypoint.shell.client import ANSWER_TIMEOUT_S, ShellClient
 from waypoint.shell.protocol import TerminalState
 

@@ -12,8 +12,8 @@ from support.small_root import make_small_root
 from support.waiting import DEADLINE_S, wait_for
 from waypoint import Session, Waypoint
 from waypoint.errors import BaseGone, Broken, EngineError, NotFound, Suspended
-from waypoint.kernel.mounts import read_mounts
-from waypoint.kernel.process import run_tool
+from waypoint.kernel.processes.programs import run_tool
+from waypoint.kernel.storage.mounts import read_mounts
 from waypoint.store.lock import locked
 from waypoint.store.pool import unmount_pool
 

@@ -22,7 +22,7 @@ from support.window import Window
 from waypoint import Branch, Session
 from waypoint.errors import Busy, CommandTimedOut, OutputLimitExceeded, ShellDied, ShellError, UsageError
 from waypoint.model import Limits
-from waypoint.session import following
+from waypoint.session.commands import following
 
 COMMAND_MAX = 1 << 20
 RING = 1 << 20  # what init keeps of the output of a terminal, and of each of the two of an isolated job

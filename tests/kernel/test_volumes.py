@@ -22,7 +22,7 @@ from waypoint.errors import (
     ShareUnavailable,
     UsageError,
 )
-from waypoint.kernel.mounts import read_mounts
+from waypoint.kernel.storage.mounts import read_mounts
 from waypoint.model import Secret, Volume
 
 MakeSession = Callable[..., Session]

@@ -15,8 +15,8 @@ from support.walls import BranchWalls, ProcessWalls, look_at_walls
 from support.workload import assert_unharmed, assert_workload_survives, start_workload
 from waypoint import Branch, Session, Waypoint
 from waypoint.errors import LaunchFailed, NotFound, UsageError
-from waypoint.kernel.launcher import start_branch
-from waypoint.kernel.mounts import detach_all
+from waypoint.kernel.processes.launcher import start_branch
+from waypoint.kernel.storage.mounts import detach_all
 from waypoint.kernel.syscalls import mount
 from waypoint.model import Network, NetworkMode, Walls
 

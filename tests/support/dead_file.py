@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from waypoint.kernel.mounts import detach_all
+from waypoint.kernel.storage.mounts import detach_all
 
 __all__ = ["served_file"]
 

@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-from statefork.backends._engine import callers_environment
-from statefork.backends._podman_engine import PodmanEngine
-from waypoint.kernel.process import run_tool
+from statefork.backends.containers.engine import callers_environment
+from statefork.backends.containers.podman_engine import PodmanEngine
+from waypoint.kernel.processes.programs import run_tool
 
 __all__ = ["docker", "podman"]
 

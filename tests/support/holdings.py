@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from waypoint.kernel.cgroup import find_cgroup2
-from waypoint.kernel.mounts import read_mounts
+from waypoint.kernel.cgroup.group import find_cgroup2
+from waypoint.kernel.storage.mounts import read_mounts
 
 __all__ = ["held_by"]
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint.engine.platform import cgroup_name
-from waypoint.kernel.cgroup import Cgroup, find_cgroup2, remove_group
-from waypoint.kernel.controllers import find_controllers
-from waypoint.kernel.mounts import detach_all, read_mounts
+from waypoint.kernel.cgroup.controllers import find_controllers
+from waypoint.kernel.cgroup.group import Cgroup, find_cgroup2, remove_group
+from waypoint.kernel.storage.mounts import detach_all, read_mounts
 from waypoint.store.layout import Layout
 from waypoint.store.pool import unmount_pool
 

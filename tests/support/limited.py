@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from waypoint import Branch, Session
-from waypoint.kernel.quota import Account
+from waypoint.kernel.storage.quota import Account
 from waypoint.model import Limits
 
 __all__ = ["MakeLimited", "all_ways_back", "group", "limits_in_force"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from waypoint.kernel.netns import new_network
+from waypoint.kernel.network.namespace import new_network
 
 __all__ = ["ECHO_PORT", "OTHER_PORT", "Outside", "host_address", "host_loopback_server", "outside_host"]
 

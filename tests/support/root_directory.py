@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from support.base_image import base_tar
-from waypoint.kernel.process import run_tool
+from waypoint.kernel.processes.programs import run_tool
 
 __all__ = ["base_directory"]
 

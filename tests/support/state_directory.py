@@ -12,7 +12,7 @@ import pytest
 from support.leaks import sweep
 from waypoint.config import DEFAULT_STATE_DIR
 from waypoint.errors import HostError, StoreError
-from waypoint.kernel.provision import find_prefix_criu
+from waypoint.kernel.criu.provision import find_prefix_criu
 from waypoint.session.setup import prepare_host
 from waypoint.store.layout import Layout
 

@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from waypoint.kernel.process import run_tool
+from waypoint.kernel.processes.programs import run_tool
 
 __all__ = ["make_tiny_root"]
 

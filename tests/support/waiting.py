@@ -28,7 +28,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 def spare_until(monkeypatch: pytest.MonkeyPatch, has_begun: Callable[[], bool]) -> None:
     """Let the next command that is out of time be interrupted no sooner than it ``has_begun``, on any machine."""
-    encoder = "waypoint.session.following.encode_kill"
+    encoder = "waypoint.session.commands.following.encode_kill"
 
     def wait_and_encode(job: int, number: int) -> bytes:
         monkeypatch.setattr(encoder, encode_kill)

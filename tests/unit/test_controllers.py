@@ -8,12 +8,12 @@ import pytest
 from waypoint.engine.limits import BranchLimits, check_limits
 from waypoint.engine.platform import Platform
 from waypoint.errors import AbilityMissing
-from waypoint.kernel.controllers import Controller, CpuLimit, MemoryLimit, PidsLimit, find_controllers
-from waypoint.kernel.criu import Criu
+from waypoint.kernel.cgroup.controllers import Controller, CpuLimit, MemoryLimit, PidsLimit, find_controllers
+from waypoint.kernel.criu.rpc import Criu
 from waypoint.model import Limits
+from waypoint.store.directory_layers import OverlayLayers
 from waypoint.store.layout import Layout
 from waypoint.store.limit_record import read_limits
-from waypoint.store.overlay import OverlayLayers
 
 
 def unified(root: Path, *, enabled: str = "") -> str:

@@ -3,12 +3,12 @@
 import struct
 from pathlib import Path
 
-from waypoint.kernel.criu_images import (
+from waypoint.kernel.criu.images import (
     mend_controlling_terminals,
     mend_foreground_groups,
     mend_foreign_terminals,
 )
-from waypoint.kernel.protobuf import Field, decode, encode
+from waypoint.kernel.criu.protobuf import Field, decode, encode
 
 MAGIC = b"\x01\x02\x03\x04\x05\x06\x07\x08"
 

@@ -25,12 +25,12 @@ from statefork.backends.microvm.firecracker_api import FirecrackerApi
 from statefork.backends.microvm.process import VmProcess, start_in_background
 from statefork.backends.microvm.program import run_program
 from statefork.errors import BackendFailed, BackendUnavailable, CommandTimedOut, WrongUse
-from statefork.published import FireAttachManager
+from statefork.published_managers import FireAttachManager
 from support.firecracker_stub import install_stub
 from support.waiting import wait_for
 from waypoint.errors import ToolTimedOut
-from waypoint.kernel.process import Popen, spawn
-from waypoint.kernel.process_tree import read_process
+from waypoint.kernel.processes.process_tree import read_process
+from waypoint.kernel.processes.programs import Popen, spawn
 from waypoint.shell.client import ShellClient
 
 SHAPE = Shape(memory_mb=256, vcpus=2)

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from waypoint.kernel.image_index import read_index
+from waypoint.kernel.bases.image_index import read_index
 
 
 def test_a_store_that_was_never_used_holds_nothing(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """What is mounted, as the kernel writes it."""
 
-from waypoint.kernel.mounts import MountEntry, parse_mounts
+from waypoint.kernel.storage.mounts import MountEntry, parse_mounts
 
 MOUNTINFO = (
     b"21 1 254:0 / / rw - ext4 /dev/vda rw\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from waypoint.errors import NotPermitted, PoolNotReady, StoreError
-from waypoint.kernel.filesystem import btrfs_uuid, make_sparse_file, read_superblock
+from waypoint.kernel.storage.pool_filesystem import btrfs_uuid, make_sparse_file, read_superblock
 from waypoint.store.pool import Pool, PoolKind, create_pool, open_pool, pool_usage, resize_pool, unmount_pool
 from waypoint.store.pool_record import read_record, record_path, write_record
 

@@ -7,8 +7,8 @@ import pytest
 
 from waypoint.errors import AbilityMissing
 from waypoint.kernel import probe
+from waypoint.kernel.criu.provision import CriuBuild
 from waypoint.kernel.probe import Ability, can_checkpoint, probe_host
-from waypoint.kernel.provision import CriuBuild
 
 
 def by_name(abilities: list[Ability]) -> dict[str, Ability]:

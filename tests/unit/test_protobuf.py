@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from waypoint.kernel.protobuf import decode, encode
+from waypoint.kernel.criu.protobuf import decode, encode
 
 numbers = st.integers(min_value=1, max_value=2000)
 values = st.one_of(st.integers(min_value=0, max_value=2**64 - 1), st.binary(max_size=300))

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from waypoint.errors import AbilityMissing
-from waypoint.kernel import provision
-from waypoint.kernel.apt_sources import (
+from waypoint.kernel.bases.apt_sources import (
     AptSource,
     debian_archives,
     parse_deb822,
     parse_one_line,
     read_sources,
 )
-from waypoint.kernel.provision import find_prefix_criu, minimum_version, parse_version, provision_criu
+from waypoint.kernel.criu import provision
+from waypoint.kernel.criu.provision import find_prefix_criu, minimum_version, parse_version, provision_criu
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 

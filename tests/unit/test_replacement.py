@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from waypoint.errors import CopyFailed
-from waypoint.kernel.confined import Place
-from waypoint.kernel.file_tree import CopyJob, copy_tree
-from waypoint.kernel.replacement import put_directory, put_file, put_link
+from waypoint.kernel.copy.confined import Place
+from waypoint.kernel.copy.file_tree import CopyJob, copy_tree
+from waypoint.kernel.copy.replacement import put_directory, put_file, put_link
 
 LEFTOVER = ".waypoint-copy-0123456789abcdef"
 

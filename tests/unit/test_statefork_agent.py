@@ -4,7 +4,7 @@ import pytest
 
 from statefork import agent
 from statefork.agent import Agent
-from statefork.backends._failures import explained
+from statefork.backends.processes.failures import explained
 from statefork.errors import BackendFailed
 from waypoint.errors import Busy, CommandTooLong, NotFound, ShellDied, WaypointError
 from waypoint.shell.client import ConnectionLost, ShellClient, silent

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from statefork import provision
-from statefork.backends._run_arguments import Volume, parse_run_arguments
-from statefork.backends._runsc import keeps_files
+from statefork import runsc_provision
+from statefork.backends.containers.run_arguments import Volume, parse_run_arguments
+from statefork.backends.sandbox.runsc import keeps_files
 from statefork.errors import WrongUse
 from waypoint.errors import AbilityMissing
-from waypoint.kernel.process import DEVNULL, spawn
-from waypoint.kernel.process_tree import read_process, tree_of, wait_until_free
+from waypoint.kernel.processes.process_tree import read_process, tree_of, wait_until_free
+from waypoint.kernel.processes.programs import DEVNULL, spawn
 
 
 def test_the_arguments_of_docker_run_that_a_sandbox_understands() -> None:
@@ -90,17 +90,17 @@ class TestRunsc:
         ):
             program.write_text(f"#!/bin/sh\necho '{text}'\n")
             program.chmod(0o755)
-            provision.runsc_release.cache_clear()
-            assert (provision.find_runsc() == program) is is_found
-        provision.runsc_release.cache_clear()
+            runsc_provision.runsc_release.cache_clear()
+            assert (runsc_provision.find_runsc() == program) is is_found
+        runsc_provision.runsc_release.cache_clear()
 
     def test_no_package_source_is_an_error_with_a_hint_and_leaves_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("STATEFORK_STATE_DIR", str(tmp_path))
-        monkeypatch.setattr(provision, "find_runsc", lambda: None)
-        monkeypatch.setattr(provision, "APT_DIR", tmp_path / "no-apt")
+        monkeypatch.setattr(runsc_provision, "find_runsc", lambda: None)
+        monkeypatch.setattr(runsc_provision, "APT_DIR", tmp_path / "no-apt")
         with pytest.raises(AbilityMissing, match="no source of Debian packages") as caught:
-            provision.provision_runsc(lambda _: None)
+            runsc_provision.provision_runsc(lambda _: None)
         assert "PATH" in caught.value.hint
         assert [path.name for path in (tmp_path / "tools").iterdir()] == ["runsc.lock"]

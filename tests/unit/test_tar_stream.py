@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from waypoint.errors import CopyFailed
-from waypoint.kernel.file_tree import CopyJob
-from waypoint.kernel.tar_stream import TarWriter, unpack_tar
+from waypoint.kernel.copy.file_tree import CopyJob
+from waypoint.kernel.copy.tar_stream import TarWriter, unpack_tar
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from waypoint.errors import NotFound
 from waypoint.model import SessionSettings
-from waypoint.session.users import ROOT, User, find_user, session_user
+from waypoint.session.creation.users import ROOT, User, find_user, session_user
 
 
 @pytest.fixture

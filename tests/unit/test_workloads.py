@@ -11,8 +11,8 @@ import pytest
 from statefork.benchmark import workloads
 from statefork.benchmark.workloads import Workload, make_workload
 from support.waiting import wait_for
-from waypoint.kernel.process import DEVNULL, run_tool, spawn
-from waypoint.kernel.process_tree import end_tree, read_process
+from waypoint.kernel.processes.process_tree import end_tree, read_process
+from waypoint.kernel.processes.programs import DEVNULL, run_tool, spawn
 
 APPS = Path(workloads.__file__).parent.parent / "apps"
 

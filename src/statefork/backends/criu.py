@@ -17,20 +17,20 @@ from pathlib import Path
 
 from statefork.agent import Agent
 from statefork.backend import EVERYTHING, Availability, Backend, Command, CommandResult, Image, Instance
-from statefork.backends._criu_host import explained, host_criu, probe_criu
-from statefork.backends._host_tree import CONTROL, HostTree, start_init
-from statefork.backends._private_room import make_private_room
+from statefork.backends.processes.criu_host import explained, host_criu, probe_criu
+from statefork.backends.processes.host_tree import CONTROL, HostTree, start_init
+from statefork.backends.processes.private_directory import make_private_room
 from statefork.errors import BackendFailed
 from waypoint.engine.obstacles import find_obstacles
-from waypoint.kernel.cgroup import Cgroup, find_cgroup2
-from waypoint.kernel.confined import Root, host_root, process_root
-from waypoint.kernel.criu import CriuFailed
-from waypoint.kernel.file_tree import CopyJob
-from waypoint.kernel.process import run_tool
-from waypoint.kernel.pty import empty_terminals, refill_terminals
+from waypoint.kernel.cgroup.group import Cgroup, find_cgroup2
+from waypoint.kernel.copy.confined import Root, host_root, process_root
+from waypoint.kernel.copy.file_tree import CopyJob
+from waypoint.kernel.criu.rpc import CriuFailed
+from waypoint.kernel.criu.terminals import empty_terminals, refill_terminals
+from waypoint.kernel.processes.programs import run_tool
 from waypoint.kernel.undo import UndoStack
+from waypoint.session.branch_files import copy_between
 from waypoint.session.context import launcher_path
-from waypoint.session.files import copy_between
 from waypoint.shell.client import ShellClient
 from waypoint.shell.selection import find_profile
 

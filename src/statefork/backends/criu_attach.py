@@ -15,16 +15,15 @@ from typing import IO
 
 from statefork.arguments import as_number
 from statefork.backend import Availability, Backend, Capabilities, Command, CommandResult, Image, Instance
-from statefork.backends._criu_host import explained, host_criu, probe_criu
-from statefork.backends._private_room import make_private_room
+from statefork.backends.processes.criu_host import explained, host_criu, probe_criu
+from statefork.backends.processes.private_directory import make_private_room
 from statefork.errors import BackendFailed, CommandTimedOut, Unsupported
-from waypoint.kernel.cgroup import find_cgroup2
-from waypoint.kernel.confined import Root, host_root
-from waypoint.kernel.criu import CriuFailed
-from waypoint.kernel.criu_images import read_pids
-from waypoint.kernel.file_tree import CopyJob
-from waypoint.kernel.process import TimeoutExpired, spawn
-from waypoint.kernel.process_tree import (
+from waypoint.kernel.cgroup.group import find_cgroup2
+from waypoint.kernel.copy.confined import Root, host_root
+from waypoint.kernel.copy.file_tree import CopyJob
+from waypoint.kernel.criu.images import read_pids
+from waypoint.kernel.criu.rpc import CriuFailed
+from waypoint.kernel.processes.process_tree import (
     Process,
     end_tree,
     read_process,
@@ -32,9 +31,10 @@ from waypoint.kernel.process_tree import (
     tree_of,
     wait_until_free,
 )
+from waypoint.kernel.processes.programs import TimeoutExpired, spawn
 from waypoint.kernel.syscalls import RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS
 from waypoint.kernel.undo import UndoStack
-from waypoint.session.files import copy_between
+from waypoint.session.branch_files import copy_between
 
 __all__ = ["CriuAttachBackend"]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from statefork.backend import Availability, Backend
-from statefork.backends._container import ContainerBackend, ContainerOptions
-from statefork.backends._docker_checkpoint import DockerCheckpointBackend
-from statefork.backends._docker_engine import DockerEngine
+from statefork.backends.containers.container import ContainerBackend, ContainerOptions
+from statefork.backends.containers.docker_checkpoint import DockerCheckpointBackend
+from statefork.backends.containers.docker_engine import DockerEngine
 
 __all__ = ["DockerBackend"]
 

@@ -18,12 +18,12 @@ from typing import IO, Any
 
 from statefork.agent import Agent
 from statefork.backend import EVERYTHING, Availability, Backend, Command, CommandResult, Image, Instance
-from statefork.backends._bundle import write_bundle
-from statefork.backends._exec_files import Execute, copy_in, copy_out
-from statefork.backends._failures import explained
-from statefork.backends._rootfs import BuiltRootfs, Rootfs, unpacked
-from statefork.backends._run_arguments import parse_run_arguments
-from statefork.backends._runsc import (
+from statefork.backends.containers.run_arguments import parse_run_arguments
+from statefork.backends.processes.failures import explained
+from statefork.backends.sandbox.bundle import write_bundle
+from statefork.backends.sandbox.exec_files import Execute, copy_in, copy_out
+from statefork.backends.sandbox.rootfs import BuiltRootfs, Rootfs, unpacked
+from statefork.backends.sandbox.runsc import (
     OVERLAY_IN_MEMORY,
     Runsc,
     find_sandbox,
@@ -32,9 +32,9 @@ from statefork.backends._runsc import (
     working_platform,
 )
 from statefork.errors import BackendFailed, WrongUse
-from statefork.provision import find_runsc
+from statefork.runsc_provision import find_runsc
 from waypoint.errors import HostError, WaypointError
-from waypoint.kernel.cgroup import Cgroup, find_cgroup2
+from waypoint.kernel.cgroup.group import Cgroup, find_cgroup2
 from waypoint.kernel.undo import UndoStack
 from waypoint.session.context import launcher_path
 from waypoint.shell.profile import SESSION_ENV

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from statefork.backend import Availability, Image, Instance
-from statefork.backends._connections import has_outside_connections
-from statefork.backends._container import container_of
-from statefork.backends._criu_program import CriuPrograms, find_usable_criu, reason_in_log
-from statefork.backends._live_container import LiveContainerBackend
-from statefork.backends._podman_engine import PodmanEngine
-from statefork.backends._ports import published, takes_host_ports
+from statefork.backends.containers.connections import has_outside_connections
+from statefork.backends.containers.container import container_of
+from statefork.backends.containers.host_ports import published, takes_host_ports
+from statefork.backends.containers.live_container import LiveContainerBackend
+from statefork.backends.containers.podman_engine import PodmanEngine
+from statefork.backends.processes.criu_program import CriuPrograms, find_usable_criu, reason_in_log
 from statefork.branches import MAIN
 from statefork.errors import BackendFailed, BackendUnavailable
 from waypoint.errors import WaypointError

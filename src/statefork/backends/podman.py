@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Unpack
 
 from statefork.backend import Availability
-from statefork.backends._container import ContainerBackend, ContainerOptions
-from statefork.backends._podman_engine import PodmanEngine
+from statefork.backends.containers.container import ContainerBackend, ContainerOptions
+from statefork.backends.containers.podman_engine import PodmanEngine
 
 __all__ = ["PodmanBackend"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import waypoint
 from statefork.errors import StateForkError, WrongUse
 from waypoint.errors import NotFound, WaypointError
-from waypoint.kernel.apt_packages import host_codename
-from waypoint.kernel.process import run_tool
-from waypoint.kernel.provision import OS_RELEASE
+from waypoint.kernel.bases.apt_packages import host_codename
+from waypoint.kernel.criu.provision import OS_RELEASE
+from waypoint.kernel.processes.programs import run_tool
 
 __all__ = ["build_directory"]
 

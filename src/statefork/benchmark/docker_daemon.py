@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from statefork.backends._criu_program import find_usable_criu, make_criu_program
+from statefork.backends.processes.criu_program import find_usable_criu, make_criu_program
 from statefork.errors import BackendFailed, BackendUnavailable
 from waypoint.errors import ToolFailed, ToolMissing, ToolTimedOut
-from waypoint.kernel.cgroup import remove_group
-from waypoint.kernel.mounts import read_mounts
-from waypoint.kernel.process import CLEAN_ENV, run_tool, spawn
+from waypoint.kernel.cgroup.group import remove_group
+from waypoint.kernel.processes.programs import CLEAN_ENV, run_tool, spawn
+from waypoint.kernel.storage.mounts import read_mounts
 
 __all__ = ["docker_daemon"]
 

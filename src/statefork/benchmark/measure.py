@@ -9,7 +9,7 @@ from statefork.benchmark.workloads import Workload, run
 from statefork.environment import Environment
 from statefork.errors import StateForkError
 from statefork.manager import EnvironmentManager
-from statefork.survival import PROBES, survivors
+from statefork.survival_probes import PROBES, survivors
 
 __all__ = ["Measurement", "Sample", "measure", "measure_survival"]
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from statefork.benchmark.measure import Measurement
 from statefork.stats import Statistics, percentile
-from statefork.survival import PROBES
+from statefork.survival_probes import PROBES
 
 __all__ = ["as_csv", "as_documents", "as_json", "as_records", "as_table"]
 

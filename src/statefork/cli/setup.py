@@ -6,7 +6,7 @@ import sys
 
 from statefork.cli.answer import Answer
 from statefork.errors import BackendUnavailable
-from statefork.provision import provision_runsc
+from statefork.runsc_provision import provision_runsc
 from waypoint.errors import WaypointError
 
 __all__ = ["SETUPS", "setup"]

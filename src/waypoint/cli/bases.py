@@ -15,11 +15,11 @@ from waypoint.cli.settings import older_key_notes
 from waypoint.cli.sharing import shared_document, sharing_notes
 from waypoint.cli.target import parse_size
 from waypoint.errors import BuildFailed, UsageError
-from waypoint.kernel.buildah import Output
+from waypoint.kernel.bases.buildah import Output
 from waypoint.model import BaseRecord
-from waypoint.session.bases import Bases
+from waypoint.session.bases.stored_bases import Bases
+from waypoint.session.creation.image_settings import image_command
 from waypoint.session.drawing import age, megabytes
-from waypoint.session.image_settings import image_command
 from waypoint.session.waypoint import Waypoint
 from waypoint.store.image_names import short_name
 

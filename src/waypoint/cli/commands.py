@@ -19,8 +19,8 @@ from waypoint.cli.failure import limits_document
 from waypoint.cli.target import find_branch
 from waypoint.errors import UsageError
 from waypoint.names import MAIN
-from waypoint.session.command import CommandResult
-from waypoint.session.jobs import Job
+from waypoint.session.commands.exec import CommandResult
+from waypoint.session.commands.jobs import Job
 from waypoint.session.session import Branch
 from waypoint.session.waypoint import Waypoint
 from waypoint.shell.protocol import JobStatus

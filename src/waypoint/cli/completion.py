@@ -16,9 +16,9 @@ from waypoint.cli.older import OLDER_OPERANDS
 from waypoint.cli.parser import grammar
 from waypoint.config import WAYPOINT
 from waypoint.errors import WaypointError
-from waypoint.session.place import Place
+from waypoint.session.commands.branch_client import Place
 from waypoint.shell.client import ShellClient
-from waypoint.store.bases import HOST
+from waypoint.store.base_choice import HOST
 from waypoint.store.catalogue import Catalogue
 from waypoint.store.image_names import short_name
 

@@ -10,8 +10,8 @@ from waypoint.cli.host import parse_size as parse_bytes
 from waypoint.errors import UsageError
 from waypoint.model import Allowed, Limits, Network, NetworkMode, Secret, Volume, Walls
 from waypoint.names import parse_name
+from waypoint.session.creation.wall_choice import PRIVILEGED_WARNING
 from waypoint.session.session import Session
-from waypoint.session.walls import PRIVILEGED_WARNING
 from waypoint.session.waypoint import Waypoint
 from waypoint.shell.terminal import WindowSize
 

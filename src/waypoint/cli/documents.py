@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from waypoint.cli.phases import FORK_FIELDS, SNAPSHOT_NAMES, named_phases
 from waypoint.cli.sharing import shared_document
-from waypoint.kernel.process_tree import read_process
+from waypoint.kernel.processes.process_tree import read_process
 from waypoint.model import CheckpointKind, CheckpointRecord
 from waypoint.session.drawing import status
 from waypoint.session.session import Branch, Session

@@ -13,16 +13,16 @@ from waypoint.cli.failure import guarded
 from waypoint.config import CHECKPOINT_LITE, WAYPOINT, config_files, find_state_dir
 from waypoint.errors import BadSyntax, UsageError
 from waypoint.names import MAIN, parse_name
-from waypoint.session.command import run_command
-from waypoint.session.place import Place
+from waypoint.session.commands.branch_client import Place
+from waypoint.session.commands.exec import run_command
 from waypoint.store.live import LiveCatalogue, catalogue_path, require_set_up
 
 TYPE_CHECKING = False  # see waypoint.errors
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from waypoint.kernel.syntax import SyntaxCheck
-    from waypoint.session.command import CommandResult
+    from waypoint.kernel.processes.bash_syntax import SyntaxCheck
+    from waypoint.session.commands.exec import CommandResult
 
 __all__ = [
     "EndingInNewline",
@@ -159,7 +159,7 @@ def _run(request: ExecRequest) -> int:
 
 def begin_check(command: str) -> SyntaxCheck:
     """The originals look at a line before they run any of it, so an older command line does."""
-    from waypoint.kernel.syntax import SyntaxCheck
+    from waypoint.kernel.processes.bash_syntax import SyntaxCheck
 
     return SyntaxCheck(command)
 

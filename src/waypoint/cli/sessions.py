@@ -15,11 +15,11 @@ from waypoint.cli.sharing import shared_document, sharing_notes
 from waypoint.cli.target import parse_size, parse_target
 from waypoint.errors import Busy, EngineError, UsageError
 from waypoint.log import step_observers
+from waypoint.session.background.network_repair import mend_networks
+from waypoint.session.creation.wall_choice import PRIVILEGED_WARNING
 from waypoint.session.drawing import age, megabytes, status
-from waypoint.session.mending import mend_networks
-from waypoint.session.occupants import explain_occupants
+from waypoint.session.lifecycle.session_in_use import explain_occupants
 from waypoint.session.session import Session
-from waypoint.session.walls import PRIVILEGED_WARNING
 from waypoint.session.waypoint import Waypoint
 
 __all__ = ["cleanup", "destroy", "init", "list_", "tree"]

@@ -8,9 +8,9 @@ from waypoint.cli.answer import Answer
 from waypoint.cli.commands import parse_env
 from waypoint.cli.target import find_branch, parse_size
 from waypoint.errors import UsageError
-from waypoint.session.attachment import attach as attach_terminal
-from waypoint.session.attachment import require_terminal
 from waypoint.session.session import Branch
+from waypoint.session.terminals.attach import attach as attach_terminal
+from waypoint.session.terminals.attach import require_terminal
 from waypoint.session.waypoint import Waypoint
 from waypoint.shell.keys import encode_keys
 from waypoint.shell.protocol import TerminalState

@@ -18,10 +18,10 @@ from waypoint.engine.obstacles import find_obstacles
 from waypoint.engine.platform import Platform
 from waypoint.engine.shares import find_shares
 from waypoint.errors import DumpFailed, EngineError
-from waypoint.kernel.criu import CriuFailed
-from waypoint.kernel.criu_images import forget_sizes_below
-from waypoint.kernel.pty import empty_terminals, refill_terminals
-from waypoint.kernel.standstill import Standstill
+from waypoint.kernel.cgroup.freezer import Standstill
+from waypoint.kernel.criu.images import forget_sizes_below
+from waypoint.kernel.criu.rpc import CriuFailed
+from waypoint.kernel.criu.terminals import empty_terminals, refill_terminals
 from waypoint.log import Timeline
 from waypoint.model import BranchRecord, SessionRecord
 

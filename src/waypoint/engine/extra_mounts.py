@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from waypoint.engine.branch_walls import root_flags
 from waypoint.engine.platform import Platform
-from waypoint.engine.walls import root_flags
 from waypoint.errors import EngineError
-from waypoint.kernel.confined import Root, closing, directory_root
-from waypoint.kernel.mounts import mount_overlay, read_mounts
+from waypoint.kernel.copy.confined import Root, closing, directory_root
+from waypoint.kernel.storage.mounts import mount_overlay, read_mounts
 from waypoint.kernel.syscalls import RESOLVE_NO_SYMLINKS
 from waypoint.model import BranchRecord, SessionRecord
 

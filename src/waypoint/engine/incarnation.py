@@ -9,13 +9,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from waypoint.engine.branch_walls import root_flags
 from waypoint.engine.extra_mounts import mount_extra
 from waypoint.engine.limits import remove_limits
 from waypoint.engine.platform import Platform
 from waypoint.engine.shares import remove_shares
-from waypoint.engine.walls import root_flags
 from waypoint.errors import BaseGone, BaseMountGone
-from waypoint.kernel.mounts import detach_all, mount_overlay, read_mounts
+from waypoint.kernel.storage.mounts import detach_all, mount_overlay, read_mounts
 from waypoint.model import SessionRecord
 
 __all__ = ["destroy", "mount_root", "require_base"]

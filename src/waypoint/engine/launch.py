@@ -2,16 +2,16 @@
 
 import os
 
+from waypoint.engine.branch_network import network_made
+from waypoint.engine.branch_walls import launcher_options
 from waypoint.engine.extra_mounts import add_mount_layers, saved_places
 from waypoint.engine.incarnation import mount_root, require_base
 from waypoint.engine.limits import BranchLimits
 from waypoint.engine.name_files import HOSTNAME, write_name_files
-from waypoint.engine.network import network_made
 from waypoint.engine.platform import Platform
 from waypoint.engine.shares import note_shares, shares_attached, shares_staged
 from waypoint.engine.skeleton import mend_skeleton, write_skeleton
-from waypoint.engine.walls import launcher_options
-from waypoint.kernel.launcher import start_branch
+from waypoint.kernel.processes.launcher import start_branch
 from waypoint.log import Timeline
 from waypoint.model import CheckpointRecord, SessionRecord
 

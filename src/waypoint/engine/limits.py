@@ -1,7 +1,7 @@
 """What a branch may use at most: the limits of a session, imposed on each incarnation of its branches.
 
-Memory, processors and processes are limited through cgroups (:mod:`waypoint.kernel.controllers`), the space in
-the pool through an account of the file system (:mod:`waypoint.engine.disk`). A restore imposes them when everything
+Memory, processors and processes are limited through cgroups (:mod:`waypoint.kernel.cgroup.controllers`), the space in
+the pool through an account of the file system (:mod:`waypoint.engine.disk_limit`). A restore imposes them when everything
 is back and nothing runs yet: until then CRIU works inside the groups of the branch. While a branch is stopped
 for a checkpoint, what CRIU puts into it is not held against it.
 """
@@ -11,12 +11,19 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from waypoint.engine.disk import count_anew, forget_count, give_room, keep_room, require_accounts, saved_room
+from waypoint.engine.disk_limit import (
+    count_anew,
+    forget_count,
+    give_room,
+    keep_room,
+    require_accounts,
+    saved_room,
+)
 from waypoint.engine.platform import Platform
 from waypoint.errors import AbilityMissing, UsageError
-from waypoint.kernel.cgroup import remove_group
-from waypoint.kernel.controllers import Controller, CpuLimit, MemoryLimit, PidsLimit
-from waypoint.kernel.quota import Account
+from waypoint.kernel.cgroup.controllers import Controller, CpuLimit, MemoryLimit, PidsLimit
+from waypoint.kernel.cgroup.group import remove_group
+from waypoint.kernel.storage.quota import Account
 from waypoint.model import Limits
 from waypoint.store.limit_record import CountedLimit, remove_record, size_text, write_limits
 

@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from waypoint.engine.platform import Platform
-from waypoint.kernel.slirp import NAME_SERVER
+from waypoint.kernel.network.slirp import NAME_SERVER
 from waypoint.kernel.syscalls import RESOLVE_IN_ROOT, RESOLVE_NO_MAGICLINKS, openat2
 from waypoint.model import Base, Network, NetworkMode, SessionRecord
 

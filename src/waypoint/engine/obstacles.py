@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from waypoint.kernel.cgroup import Cgroup
+from waypoint.kernel.cgroup.group import Cgroup
 
 __all__ = ["find_obstacles"]
 

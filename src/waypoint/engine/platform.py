@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from waypoint.kernel.cgroup import Cgroup
-from waypoint.kernel.controllers import Controller
-from waypoint.kernel.criu import Criu, CriuFailed
+from waypoint.kernel.cgroup.controllers import Controller
+from waypoint.kernel.cgroup.group import Cgroup
+from waypoint.kernel.criu.rpc import Criu, CriuFailed
 from waypoint.store.layers import LayerDriver
 from waypoint.store.layout import Layout
 

@@ -3,17 +3,17 @@
 import os
 from pathlib import Path
 
+from waypoint.engine.branch_network import network_made
 from waypoint.engine.extra_mounts import saved_places
 from waypoint.engine.incarnation import mount_root, require_base
 from waypoint.engine.limits import BranchLimits
-from waypoint.engine.network import network_made
 from waypoint.engine.platform import Platform
 from waypoint.engine.shares import explain, note_shares, shares_staged
 from waypoint.errors import RestoreFailed
-from waypoint.kernel.criu import CriuFailed
-from waypoint.kernel.criu_images import bound_ports
-from waypoint.kernel.ports import taken_ports
-from waypoint.kernel.pty import refill_terminals
+from waypoint.kernel.criu.images import bound_ports
+from waypoint.kernel.criu.rpc import CriuFailed
+from waypoint.kernel.criu.terminals import refill_terminals
+from waypoint.kernel.network.ports_in_use import taken_ports
 from waypoint.log import Timeline
 from waypoint.model import CheckpointRecord, NetworkMode, SessionRecord
 

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from waypoint.engine.platform import Platform
 from waypoint.errors import ShareUnavailable
-from waypoint.kernel.confined import Root, closing, directory_root, naming, status_of
-from waypoint.kernel.mounts import MountEntry, detach_all, read_mounts
+from waypoint.kernel.copy.confined import Root, closing, directory_root, naming, status_of
+from waypoint.kernel.storage.mounts import MountEntry, detach_all, read_mounts
 from waypoint.kernel.syscalls import (
     MNT_DETACH,
     MOUNT_ATTR_NODEV,

@@ -13,9 +13,9 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from waypoint.engine.hiding import hide_paths, take_after
 from waypoint.engine.platform import Platform
-from waypoint.kernel.process import run_tool
+from waypoint.engine.whiteouts import hide_paths, take_after
+from waypoint.kernel.processes.programs import run_tool
 from waypoint.model import SessionRecord
 from waypoint.store.layout import new_id
 

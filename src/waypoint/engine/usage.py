@@ -3,9 +3,9 @@
 import errno
 from pathlib import Path
 
-from waypoint.engine.disk import room_of
+from waypoint.engine.disk_limit import room_of
 from waypoint.engine.platform import Platform
-from waypoint.kernel.controllers import CpuLimit, MemoryLimit, PidsLimit
+from waypoint.kernel.cgroup.controllers import CpuLimit, MemoryLimit, PidsLimit
 from waypoint.model import Limits
 
 __all__ = ["branch_usage"]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from waypoint.engine.platform import Platform
 from waypoint.errors import EngineError
-from waypoint.kernel.confined import closing, directory_root
-from waypoint.kernel.mounts import read_mounts
+from waypoint.kernel.copy.confined import closing, directory_root
+from waypoint.kernel.storage.mounts import read_mounts
 from waypoint.kernel.syscalls import (
     MNT_DETACH,
     MOUNT_ATTR_NODEV,

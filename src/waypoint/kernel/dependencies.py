@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint.errors import HostError
+from waypoint.kernel.criu.provision import CriuBuild
 from waypoint.kernel.probe import has_module
-from waypoint.kernel.process import CLEAN_ENV, run_tool
-from waypoint.kernel.provision import CriuBuild
+from waypoint.kernel.processes.programs import CLEAN_ENV, run_tool
 
 __all__ = ["OverlaySupport", "Program", "describe_criu", "find_buildah", "find_overlay"]
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint.errors import AbilityMissing, HostError
-from waypoint.kernel.cgroup import find_cgroup2
-from waypoint.kernel.controllers import find_controllers
-from waypoint.kernel.egress import require_confinement
-from waypoint.kernel.process import CLEAN_ENV, run_tool
-from waypoint.kernel.provision import CriuBuild, minimum_version, parse_version
-from waypoint.kernel.quota import kernel_has_simple_quotas
-from waypoint.kernel.slirp import SLIRP, TUN
+from waypoint.kernel.cgroup.controllers import find_controllers
+from waypoint.kernel.cgroup.group import find_cgroup2
+from waypoint.kernel.criu.provision import CriuBuild, minimum_version, parse_version
+from waypoint.kernel.network.egress import require_confinement
+from waypoint.kernel.network.slirp import SLIRP, TUN
+from waypoint.kernel.processes.programs import CLEAN_ENV, run_tool
+from waypoint.kernel.storage.quota import kernel_has_simple_quotas
 
 __all__ = ["Ability", "can_checkpoint", "has_module", "probe_host"]
 

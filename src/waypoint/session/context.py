@@ -17,9 +17,9 @@ from waypoint.errors import (
     PoolFull,
     WaypointError,
 )
-from waypoint.kernel.cgroup import find_cgroup2
-from waypoint.kernel.controllers import find_controllers
-from waypoint.kernel.criu import Criu
+from waypoint.kernel.cgroup.controllers import find_controllers
+from waypoint.kernel.cgroup.group import find_cgroup2
+from waypoint.kernel.criu.rpc import Criu
 from waypoint.kernel.undo import UndoStack
 from waypoint.log import Timeline
 from waypoint.model import BranchRecord, OperationStatus

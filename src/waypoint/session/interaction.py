@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from waypoint.names import MAIN
-from waypoint.session import terminals
-from waypoint.session.command import CommandResult, run_command, start_command
-from waypoint.session.isolated import Input, run_isolated, start_isolated
-from waypoint.session.jobs import Job, list_jobs
-from waypoint.session.place import Place
-from waypoint.session.streaming import CommandStream
+from waypoint.session.commands.branch_client import Place
+from waypoint.session.commands.exec import CommandResult, run_command, start_command
+from waypoint.session.commands.isolated import Input, run_isolated, start_isolated
+from waypoint.session.commands.jobs import Job, list_jobs
+from waypoint.session.commands.stream import CommandStream
+from waypoint.session.terminals import open_and_type
 from waypoint.shell.protocol import JobStatus, TerminalStatus
 from waypoint.shell.terminal import WindowSize
 
@@ -139,7 +139,7 @@ class BranchInteraction:
     # -- terminals
 
     def terminals(self) -> list[TerminalStatus]:
-        return terminals.list_terminals(self.place)
+        return open_and_type.list_terminals(self.place)
 
     def open_terminal(
         self,
@@ -156,26 +156,28 @@ class BranchInteraction:
         A name whose shell has ended gets a fresh one. ``attended`` is for people: a prompt, the line editor of
         bash, and no variables that tell programs that nobody is there.
         """
-        terminals.new_terminal(self.place, name, size=size, shell=shell, cwd=cwd, env=env, attended=attended)
+        open_and_type.new_terminal(
+            self.place, name, size=size, shell=shell, cwd=cwd, env=env, attended=attended
+        )
 
     def close_terminal(self, name: str) -> None:
-        terminals.close_terminal(self.place, name)
+        open_and_type.close_terminal(self.place, name)
 
     def resize(self, size: WindowSize, *, terminal: str = MAIN) -> None:
         """Give a terminal (rows, columns); its programs get SIGWINCH."""
-        terminals.resize_terminal(self.place, terminal, size)
+        open_and_type.resize_terminal(self.place, terminal, size)
 
     def interrupt(self, *, terminal: str = MAIN) -> None:
         """As the key Ctrl-C does: SIGINT for what runs in the foreground."""
-        terminals.signal_terminal(self.place, terminal, signal.SIGINT)
+        open_and_type.signal_terminal(self.place, terminal, signal.SIGINT)
 
     def send(self, *keys: str, terminal: str = MAIN, literal: bool = False) -> None:
         """Type text and named keys (``Enter``, ``C-c``, ``Up``), as ``tmux send-keys`` does."""
-        terminals.send_keys(self.place, terminal, keys, literal=literal)
+        open_and_type.send_keys(self.place, terminal, keys, literal=literal)
 
     def screen(self, *, terminal: str = MAIN, scrollback: int = 0) -> Screen:
         """What the terminal shows now."""
-        from waypoint.session.looking import look  # the emulator, which most callers do without
+        from waypoint.session.terminals.screen import look  # the emulator, which most callers do without
 
         return look(self.place, terminal, scrollback)
 
@@ -189,7 +191,7 @@ class BranchInteraction:
         timeout_s: float | None = None,
     ) -> Screen:
         """Wait until the screen shows ``text``, or is quiet for ``idle_ms``, or its command has ended."""
-        from waypoint.session.looking import wait_for  # as above
+        from waypoint.session.terminals.screen import wait_for  # as above
 
         return wait_for(self.place, terminal, text=text, idle_ms=idle_ms, exit=exit, timeout_s=timeout_s)
 

@@ -8,11 +8,8 @@ from waypoint.engine.usage import branch_usage
 from waypoint.errors import NotFound, UsageError
 from waypoint.model import BranchRecord, CheckpointKind, CheckpointRecord, OperationRecord, SessionRecord
 from waypoint.names import MAIN, parse_name
-from waypoint.session.attendant import await_attendant_end, ensure_attendant
-from waypoint.session.context import Context
-from waypoint.session.drawing import draw_tree
-from waypoint.session.files import BranchFiles
-from waypoint.session.forwarding import (
+from waypoint.session.background.attendant import await_attendant_end, ensure_attendant
+from waypoint.session.background.port_forwards import (
     ExposedPort,
     ensure_forwarder,
     expose_port,
@@ -21,19 +18,22 @@ from waypoint.session.forwarding import (
     settle_forwarder,
     unexpose_port,
 )
-from waypoint.session.holding import check_new_names, default_branch_names
+from waypoint.session.branch_files import BranchFiles
+from waypoint.session.commands.branch_client import Place
+from waypoint.session.context import Context
+from waypoint.session.drawing import draw_tree
 from waypoint.session.interaction import BranchInteraction
-from waypoint.session.manual import program_of, restore_with_program, snapshot_with_program
-from waypoint.session.operations import (
+from waypoint.session.lifecycle.branch_lock import check_new_names, default_branch_names
+from waypoint.session.lifecycle.host_program import program_of, restore_with_program, snapshot_with_program
+from waypoint.session.lifecycle.operations import (
     cleanup_session,
     destroy_branch,
     fork_checkpoint,
     promote_branch,
     restore_branch,
 )
-from waypoint.session.place import Place
-from waypoint.session.saving import park_branch, snapshot_branch
-from waypoint.session.suspension import resume_session, suspend_session
+from waypoint.session.lifecycle.snapshot import park_branch, snapshot_branch
+from waypoint.session.lifecycle.suspend import resume_session, suspend_session
 from waypoint.store.image_names import short_name
 
 __all__ = ["Branch", "Session"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint.errors import AbilityMissing, NotPermitted
-from waypoint.kernel.provision import CriuBuild, find_host_criu, find_prefix_criu, provision_criu
+from waypoint.kernel.criu.provision import CriuBuild, find_host_criu, find_prefix_criu, provision_criu
 from waypoint.session.context import criu_tool, launcher_path
 from waypoint.store.layout import Layout
 from waypoint.store.pool import Pool, create_pool

@@ -12,19 +12,19 @@ from waypoint.engine.limits import check_limits
 from waypoint.errors import Busy, UsageError
 from waypoint.model import Limits, Network, Secret, SessionSettings, Volume, Walls
 from waypoint.names import parse_name
-from waypoint.session.attendant import ensure_attendant
-from waypoint.session.base_draft import using_base
-from waypoint.session.bases import Bases
+from waypoint.session.background.attendant import ensure_attendant
+from waypoint.session.bases.draft import using_base
+from waypoint.session.bases.stored_bases import Bases
 from waypoint.session.context import Context
-from waypoint.session.hidden import choose_hidden, without_hidden_mounts
-from waypoint.session.image_settings import with_image
-from waypoint.session.operations import create_session
-from waypoint.session.reach import choose_network
-from waypoint.session.recovery import recover_abandoned
+from waypoint.session.creation.hidden_paths import choose_hidden, without_hidden_mounts
+from waypoint.session.creation.image_settings import with_image
+from waypoint.session.creation.network_choice import choose_network
+from waypoint.session.creation.share_choice import check_secrets, check_volumes
+from waypoint.session.lifecycle.operations import create_session
+from waypoint.session.lifecycle.recovery import recover_abandoned
 from waypoint.session.session import Session
-from waypoint.session.sharing import check_secrets, check_volumes
 from waypoint.shell.terminal import WindowSize
-from waypoint.store.bases import find_stored, resolve_base
+from waypoint.store.base_choice import find_stored, resolve_base
 
 __all__ = ["Waypoint", "open"]
 

@@ -3,7 +3,7 @@
 A change is recorded as *begun* before the kernel is touched, and the rows that make its result visible are
 written together with its end in one transaction. So readers never see anything half-made, and what a crash
 left behind is found among the operations that are begun and whose lock nobody holds
-(:mod:`waypoint.session.recovery`).
+(:mod:`waypoint.session.lifecycle.recovery`).
 """
 
 import json
@@ -26,7 +26,7 @@ from waypoint.model import (
     SessionRecord,
 )
 from waypoint.store.base_catalogue import BaseCatalogue
-from waypoint.store.settings import decode_settings, encode_settings
+from waypoint.store.settings_column import decode_settings, encode_settings
 
 __all__ = ["Catalogue"]
 

@@ -1,8 +1,8 @@
 """Which layer driver goes with which pool."""
 
-from waypoint.store.btrfs import BtrfsLayers
+from waypoint.store.btrfs_layers import BtrfsLayers
+from waypoint.store.directory_layers import OverlayLayers
 from waypoint.store.layers import LayerDriver
-from waypoint.store.overlay import OverlayLayers
 from waypoint.store.pool import Pool, PoolKind
 
 __all__ = ["driver_for"]

@@ -4,7 +4,7 @@ import os
 import stat
 from pathlib import Path
 
-from waypoint.kernel.extents import added_bytes
+from waypoint.kernel.storage.extents import added_bytes
 
 __all__ = ["added_by_layer"]
 

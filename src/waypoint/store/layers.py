@@ -1,8 +1,8 @@
 """The saved files of a branch: what a way of storing them must offer.
 
 A *layer* is a directory with the ``upper`` and ``work`` directories of an overlay. There are two drivers:
-:mod:`waypoint.store.btrfs` (a layer is a subvolume, capture is a snapshot) and
-:mod:`waypoint.store.overlay` (a layer is a directory, capture is a copy).
+:mod:`waypoint.store.btrfs_layers` (a layer is a subvolume, capture is a snapshot) and
+:mod:`waypoint.store.directory_layers` (a layer is a directory, capture is a copy).
 """
 
 from pathlib import Path

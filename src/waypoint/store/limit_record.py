@@ -1,6 +1,6 @@
 """Where the kernel counts what reaches the limits of an incarnation: one small file for each that has limits.
 
-A command reads it before it runs (:mod:`waypoint.session.reached`), so this is kept light; one in a branch without
+A command reads it before it runs (:mod:`waypoint.session.commands.limits_reached`), so this is kept light; one in a branch without
 limits pays for looking for a file that is not there.
 """
 

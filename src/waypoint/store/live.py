@@ -90,7 +90,7 @@ class LiveCatalogue(Database):
         return self._of_session(session_id, "workspace")
 
     def settings_text(self, session_id: str) -> str:
-        """What was asked for when the session was made; see waypoint.store.settings."""
+        """What was asked for when the session was made; see waypoint.store.settings_column."""
         return self._of_session(session_id, "settings")
 
     def _of_session(self, session_id: str, column: str) -> str:

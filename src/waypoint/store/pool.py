@@ -23,11 +23,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from waypoint.errors import AbilityMissing, Busy, NotPermitted, PoolNotReady, StoreError
-from waypoint.kernel.btrfs import create_subvolume
-from waypoint.kernel.filesystem import btrfs_uuid, grow_btrfs, make_btrfs, make_sparse_file, read_superblock
-from waypoint.kernel.holders import mount_holders, processes_below
-from waypoint.kernel.loop import attached_loop, find_loop, refresh_capacity
-from waypoint.kernel.mounts import read_mounts
+from waypoint.kernel.processes.in_use import mount_holders, processes_below
+from waypoint.kernel.storage.loop import attached_loop, find_loop, refresh_capacity
+from waypoint.kernel.storage.mounts import read_mounts
+from waypoint.kernel.storage.pool_filesystem import (
+    btrfs_uuid,
+    grow_btrfs,
+    make_btrfs,
+    make_sparse_file,
+    read_superblock,
+)
+from waypoint.kernel.storage.subvolumes import create_subvolume
 from waypoint.kernel.syscalls import MS_NOATIME, MS_NODEV, MS_NOSUID, mount, unmount
 from waypoint.store.lock import locked
 from waypoint.store.pool_record import Pool, PoolKind, read_record, record_path, write_record

@@ -23,8 +23,6 @@ from statefork.backend import (
     Image,
     Instance,
 )
-from statefork.backends._exec_files import Execute, copy_in, copy_out
-from statefork.backends._failures import explained
 from statefork.backends.microvm.accelerator import try_kvm
 from statefork.backends.microvm.base import Base
 from statefork.backends.microvm.driver import Driver, Kernel, Shape, being_saved, settle
@@ -35,9 +33,11 @@ from statefork.backends.microvm.program import run_program
 from statefork.backends.microvm.qemu import QemuDriver
 from statefork.backends.microvm.storage import Storage, remove_directory
 from statefork.backends.microvm.template import Recipe, drop_half_made, held_template
+from statefork.backends.processes.failures import explained
+from statefork.backends.sandbox.exec_files import Execute, copy_in, copy_out
 from statefork.errors import BackendFailed, WrongUse
 from waypoint.errors import Broken
-from waypoint.kernel.extents import added_bytes
+from waypoint.kernel.storage.extents import added_bytes
 from waypoint.kernel.undo import UndoStack
 from waypoint.session.context import launcher_path
 from waypoint.shell.client import ShellClient

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from statefork.backends._rootfs import BuiltRootfs, Rootfs, unpacked
 from statefork.backends.microvm.storage import remove_directory
+from statefork.backends.sandbox.rootfs import BuiltRootfs, Rootfs, unpacked
 from statefork.errors import BackendUnavailable, WrongUse
-from waypoint.kernel.process import run_tool
+from waypoint.kernel.processes.programs import run_tool
 
 __all__ = ["Base", "make_disk"]
 

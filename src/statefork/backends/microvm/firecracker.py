@@ -20,7 +20,7 @@ from statefork.backends.microvm.sockets import connect_in
 from statefork.backends.microvm.storage import clone_file
 from statefork.errors import BackendFailed
 from waypoint.errors import HostError
-from waypoint.kernel.process import CLEAN_ENV, run_tool
+from waypoint.kernel.processes.programs import CLEAN_ENV, run_tool
 from waypoint.kernel.undo import UndoStack
 
 __all__ = ["FirecrackerDriver", "launch", "load_snapshot", "resume", "save_snapshot"]

@@ -23,9 +23,6 @@ from statefork.backend import (
     Image,
     Instance,
 )
-from statefork.backends._failures import explained
-from statefork.backends._private_room import make_private_room
-from statefork.backends._told import KILL_TIMEOUT_S, kill_words, run_told, telling
 from statefork.backends.microvm.driver import being_saved, settle
 from statefork.backends.microvm.firecracker import (
     PROGRAM,
@@ -38,8 +35,11 @@ from statefork.backends.microvm.firecracker import (
 from statefork.backends.microvm.firecracker_api import FirecrackerApi
 from statefork.backends.microvm.process import VmProcess
 from statefork.backends.microvm.storage import clone_file, remove_directory
+from statefork.backends.processes.client_commands import KILL_TIMEOUT_S, kill_words, run_told, telling
+from statefork.backends.processes.failures import explained
+from statefork.backends.processes.private_directory import make_private_room
 from statefork.errors import BackendFailed, WrongUse
-from waypoint.kernel.process import Finished, Popen, run_tool, spawn
+from waypoint.kernel.processes.programs import Finished, Popen, run_tool, spawn
 
 __all__ = ["FirecrackerAttachBackend"]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from statefork.backends.microvm.driver import Kernel
 from statefork.errors import BackendFailed, BackendUnavailable
 from waypoint.errors import HostError, ToolMissing
-from waypoint.kernel.process import CLEAN_ENV, run_tool
+from waypoint.kernel.processes.programs import CLEAN_ENV, run_tool
 from waypoint.store.lock import locked
 
 __all__ = ["fetch_kernel", "make_initramfs"]

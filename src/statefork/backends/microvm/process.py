@@ -11,7 +11,7 @@ from pathlib import Path
 from statefork.backend import Handle
 from statefork.errors import BackendFailed, BackendUnavailable
 from waypoint.errors import ToolMissing, ToolTimedOut
-from waypoint.kernel.process import CLEAN_ENV, run_tool
+from waypoint.kernel.processes.programs import CLEAN_ENV, run_tool
 
 __all__ = ["VmProcess", "last_words", "start_in_background"]
 

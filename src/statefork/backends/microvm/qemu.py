@@ -21,7 +21,7 @@ from statefork.backends.microvm.qmp import Qmp
 from statefork.backends.microvm.sockets import connect_in, listening_in
 from statefork.backends.microvm.storage import clone_file
 from statefork.errors import BackendFailed
-from waypoint.kernel.process import CLEAN_ENV, run_tool
+from waypoint.kernel.processes.programs import CLEAN_ENV, run_tool
 from waypoint.kernel.undo import UndoStack
 
 __all__ = ["QemuDriver", "qemu_version", "start_qemu"]

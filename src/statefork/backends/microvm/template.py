@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from statefork.agent import Agent
-from statefork.backends._rootfs import BuiltRootfs
 from statefork.backends.microvm.base import Base, make_disk
 from statefork.backends.microvm.driver import DISK, Driver, Kernel, Shape
 from statefork.backends.microvm.kernel import make_initramfs
 from statefork.backends.microvm.process import VmProcess
 from statefork.backends.microvm.storage import remove_directory
+from statefork.backends.sandbox.rootfs import BuiltRootfs
 from statefork.errors import BackendFailed
 from waypoint.errors import Busy, HostError, ToolMissing
 from waypoint.session.context import launcher_path

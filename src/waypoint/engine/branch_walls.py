@@ -1,0 +1,69 @@
+"""The walls of a session, as its settings ask for them: how its root is mounted, what the launcher is told.
+
+The launcher raises them once, for the first process of the first branch (``native/init/walls.c``); everything
+else inherits them, and CRIU saves and restores them with the processes. ``docs/security.md`` says what they stop.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import PurePath
+
+from waypoint.engine.whiteouts import outermost
+from waypoint.kernel.copy.confined import directory_root
+from waypoint.kernel.syscalls import MS_NODEV
+from waypoint.model import Base, SessionRecord
+
+__all__ = ["launcher_options", "root_flags"]
+
+# What stays writable, besides /dev, with /dev/shm in it.
+_OWN = ("/.waypoint", "/run")
+_OF_THE_BASE = ("/tmp", "/var/tmp")
+
+
+def root_flags(session: SessionRecord) -> int:
+    """Mount flags of everything that a branch of this session has as its files.
+
+    The base may bring device nodes. Those that a branch may open are in /dev, which is a mount of its own.
+    """
+    return 0 if session.settings.walls.privileged else MS_NODEV
+
+
+def launcher_options(session: SessionRecord) -> tuple[str, ...]:
+    """What the launcher needs to know of them."""
+    walls = session.settings.walls
+    return (
+        *(("--privileged",) if walls.privileged else ()),
+        *(("--no-new-privs",) if walls.no_new_privs else ()),
+        *(_read_only_places(session) if walls.read_only_base else ()),
+    )
+
+
+def _read_only_places(session: SessionRecord) -> Iterator[str]:
+    writable = _writable_places(session)
+    mounts = [extra.path for extra in session.base.extra_mounts]
+    for mount in ("/", *mounts):
+        if not any(PurePath(mount).is_relative_to(place) for place in writable):
+            yield from ("--read-only", mount)
+    for place in writable:
+        if place not in mounts:
+            yield from ("--writable", place)
+
+
+def _writable_places(session: SessionRecord) -> list[str]:
+    """The outermost of them: what is above those is read-only, so programs cannot have put a link in its place.
+
+    A link of the base is followed here, in the base; the launcher follows none.
+    """
+    work = () if session.workspace == "/" else (session.workspace,)
+    of_the_base = (_real(session.base, place) for place in outermost((*_OF_THE_BASE, *work)))
+    return outermost((*_OWN, *of_the_base))
+
+
+def _real(base: Base, path: str) -> str:
+    with directory_root(base.path) as root:
+        try:
+            with root.found(path, follow=True) as found:
+                real = os.readlink(f"/proc/self/fd/{found}")
+        except FileNotFoundError:  # a base needs no /var/tmp
+            return path
+    return f"/{os.path.relpath(real, base.path)}"

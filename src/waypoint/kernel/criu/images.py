@@ -1,0 +1,241 @@
+"""The few of CRIU's image files that we read, and the one that we mend.
+
+An image file is two magic words, then messages, each after its length.
+"""
+
+import os
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from waypoint.kernel.criu.protobuf import decode, decode_all, encode
+
+__all__ = [
+    "DumpStatistics",
+    "bound_ports",
+    "forget_sizes_below",
+    "mend_controlling_terminals",
+    "mend_foreign_terminals",
+    "mend_foreground_groups",
+    "read_dump_statistics",
+    "read_pids",
+    "terminals_of_init",
+]
+
+_MAGIC_BYTES = 8
+_LENGTH = struct.Struct("<I")
+
+# Field numbers of CRIU's stats.proto, pstree.proto and tty.proto.
+_STATS_DUMP, _FREEZING_US, _FROZEN_US = 1, 1, 2
+_PROCESS_PID, _PROCESS_GROUP = 1, 3
+_TTY_ID, _TTY_SESSION, _TTY_FOREGROUND = 1, 6, 7
+_MASTER = 1  # the last bit of a terminal's id; the others are its number below /dev/pts
+# Of core.proto (the ids of what processes share) and fdinfo.proto.
+_DESCRIPTORS, _DESCRIPTOR_FILE = 2, 1
+# Of fdinfo.proto and regfile.proto.
+_FILE_TYPE, _FILE_ID, _FILE_REGULAR, _FILE_TTY = 1, 2, 3, 19
+_REGULAR_NAME, _REGULAR_MOUNT, _REGULAR_SIZE, _REGULAR_MODE = 6, 7, 8, 10
+# Of mm.proto and vma.proto.
+_MAPPING, _MAPPED_FILE = 14, 4
+_OF_TERMINAL, _OPENED_AS = 2, 6
+_CONTROLLING = b"/dev/tty"
+# Of sk-inet.proto.
+_FILE_SOCKET, _SOCKET_PORT, _SOCKET_PEER_PORT = 4, 7, 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpStatistics:
+    """What CRIU measured. The pause is from the first task stopped to all running again."""
+
+    pause_ms: float
+
+
+def read_dump_statistics(path: Path) -> DumpStatistics:
+    _, messages = _read(path)
+    entry = decode(messages[0]).get(_STATS_DUMP, b"")
+    dump = decode(entry) if isinstance(entry, bytes) else {}
+    pause_us = int(dump.get(_FREEZING_US, 0)) + int(dump.get(_FROZEN_US, 0))
+    return DumpStatistics(pause_ms=pause_us / 1000)
+
+
+def bound_ports(images: Path) -> set[int]:
+    """The ports that saved sockets wait at: TCP listeners, and sockets of UDP that talk to anyone."""
+    _, entries = _read(images / "files.img")
+    sockets = [_part(fields, _FILE_SOCKET) for fields in map(decode, entries) if _FILE_SOCKET in fields]
+    return {
+        int(port)
+        for fields in sockets
+        if (port := fields.get(_SOCKET_PORT, 0)) and not fields.get(_SOCKET_PEER_PORT)
+    }
+
+
+def read_pids(images: Path) -> list[int]:
+    """The pids of the processes that were saved."""
+    _, messages = _read(images / "pstree.img")
+    return [int(decode(message)[_PROCESS_PID]) for message in messages]
+
+
+def terminals_of_init(images: Path) -> str:
+    """The numbers of the terminals whose master process 1 holds, each with the session it controls or 0.
+
+    As native/preload/terminals.c wants to be told: ``0=2,1=57``.
+    """
+    terminals = images / "tty-info.img"
+    if not terminals.exists():
+        return ""
+    _, [shared] = _read(images / "ids-1.img")
+    _, descriptors = _read(images / f"fdinfo-{int(decode(shared)[_DESCRIPTORS])}.img")
+    held = {decode(descriptor)[_DESCRIPTOR_FILE] for descriptor in descriptors}
+    files = [fields for fields in map(decode, _read(images / "files.img")[1]) if _FILE_TTY in fields]
+    opened = {
+        int(_part(fields, _FILE_TTY).get(_OF_TERMINAL, 0)) for fields in files if fields[_FILE_ID] in held
+    }
+    sessions: dict[int, int] = {}
+    for fields in map(decode, _read(terminals)[1]):
+        number = int(fields.get(_TTY_ID, 0)) >> 1
+        if (number << 1 | _MASTER) in opened:
+            sessions[number] = sessions.get(number, 0) or int(fields.get(_TTY_SESSION, 0))
+    return ",".join(f"{number}={session}" for number, session in sorted(sessions.items()))
+
+
+def mend_controlling_terminals(images: Path) -> None:
+    """Let descriptors of /dev/tty be opened by the name of the terminal that they lead to.
+
+    At a restore they are opened before their process has a controlling terminal.
+    """
+    magic, entries = _read(images / "files.img")
+    if not any(_CONTROLLING in entry for entry in entries):
+        return
+    files = [decode(entry) for entry in entries]
+    regular = {fields[_FILE_ID]: _part(fields, _FILE_REGULAR) for fields in files if _FILE_REGULAR in fields}
+    opened = [_part(fields, _FILE_TTY) for fields in files if _FILE_TTY in fields]
+    by_name = {
+        tty[_OF_TERMINAL]: regular[tty[_OPENED_AS]]
+        for tty in opened
+        if regular[tty[_OPENED_AS]][_REGULAR_NAME] != _CONTROLLING
+    }
+    proper = {tty[_OPENED_AS]: by_name[tty[_OF_TERMINAL]] for tty in opened if tty[_OF_TERMINAL] in by_name}
+    mended = [
+        _renamed(entry, fields, proper[fields[_FILE_ID]]) if fields[_FILE_ID] in proper else entry
+        for entry, fields in zip(entries, files, strict=True)
+    ]
+    _write(images / "files.img", magic, mended)
+
+
+def forget_sizes_below(images: Path, directories: Iterable[str]) -> None:
+    """Let open files below these directories have any size when they are opened again.
+
+    Otherwise CRIU refuses one that has another size than it had. Not so for files that are mapped: memory
+    and file belong together.
+    """
+    places = tuple(os.fsencode(directory) for directory in directories)
+    magic, entries = _read(images / "files.img")
+    mapped = _mapped_files(images)
+    mended = []
+    for entry in entries:
+        file = decode(entry)
+        regular = _part(file, _FILE_REGULAR) if _FILE_REGULAR in file else {}
+        if file[_FILE_ID] not in mapped and _is_below(regular.get(_REGULAR_NAME), places):
+            regular.pop(_REGULAR_SIZE, None)
+            file[_FILE_REGULAR] = encode(regular.items())
+            entry = encode(file.items())
+        mended.append(entry)
+    if mended != entries:
+        _write(images / "files.img", magic, mended)
+
+
+def _is_below(name: int | bytes | None, places: Iterable[bytes]) -> bool:
+    return isinstance(name, bytes) and any(name == place or name.startswith(place + b"/") for place in places)
+
+
+def _mapped_files(images: Path) -> set[int | bytes]:
+    """The ids of the files that processes have mapped."""
+    return {
+        decode(mapping).get(_MAPPED_FILE, 0)
+        for path in images.glob("mm-*.img")
+        for message in _read(path)[1]
+        for number, mapping in decode_all(message)
+        if number == _MAPPING and isinstance(mapping, bytes)
+    }
+
+
+def _renamed(entry: bytes, file: dict[int, int | bytes], like: dict[int, int | bytes]) -> bytes:
+    regular = file[_FILE_REGULAR]
+    if not isinstance(regular, bytes) or decode(regular)[_REGULAR_NAME] != _CONTROLLING:
+        return entry
+    # Of a field that is there twice, the last one counts.
+    regular += encode([(field, like[field]) for field in (_REGULAR_NAME, _REGULAR_MOUNT, _REGULAR_MODE)])
+    return encode([(_FILE_TYPE, file[_FILE_TYPE]), (_FILE_ID, file[_FILE_ID]), (_FILE_REGULAR, regular)])
+
+
+def _part(fields: dict[int, int | bytes], number: int) -> dict[int, int | bytes]:
+    part = fields[number]
+    return decode(part) if isinstance(part, bytes) else {}
+
+
+def mend_foreground_groups(images: Path) -> None:
+    """Let no terminal's foreground be a process group that is gone; CRIU could not restore that.
+
+    Between the end of a program and the moment at which its shell takes the terminal back, the foreground
+    group has no process: one in ten checkpoints of a shell that runs short commands has it so. The shell,
+    the leader of the terminal's session, is about to become the foreground; here it already is.
+    """
+    terminals = images / "tty-info.img"
+    if not terminals.exists():
+        return
+    _, processes = _read(images / "pstree.img")
+    groups = {decode(process).get(_PROCESS_GROUP) for process in processes}
+    magic, entries = _read(terminals)
+    mended = [_mended(entry, groups) for entry in entries]
+    if mended == entries:
+        return
+    _write(terminals, magic, mended)
+
+
+def mend_foreign_terminals(images: Path) -> None:
+    """Let a tree that was saved without its session leader, or at a bad moment, be one that can be restored. Done already is fine."""
+    mend_foreground_groups(images)
+    _disown_terminals(images)
+
+
+def _disown_terminals(images: Path) -> None:
+    """Let terminals of sessions whose leader was not saved be nobody's; CRIU looks for the leader in vain."""
+    terminals = images / "tty-info.img"
+    if not terminals.exists():
+        return
+    leaders = {0, *read_pids(images)}  # 0: it is nobody's
+    magic, entries = _read(terminals)
+    nobody = encode([(_TTY_SESSION, 0), (_TTY_FOREGROUND, 0)])
+    mended = [
+        entry if decode(entry).get(_TTY_SESSION, 0) in leaders else entry + nobody  # the last one counts
+        for entry in entries
+    ]
+    if mended != entries:
+        _write(terminals, magic, mended)
+
+
+def _mended(terminal: bytes, groups: Iterable[int | bytes | None]) -> bytes:
+    fields = decode(terminal)
+    if not fields.get(_TTY_FOREGROUND) or fields[_TTY_FOREGROUND] in groups:
+        return terminal
+    # Of a field that is there twice, the last one counts.
+    return terminal + encode([(_TTY_FOREGROUND, fields.get(_TTY_SESSION, 0))])
+
+
+def _write(path: Path, magic: bytes, messages: list[bytes]) -> None:
+    draft = path.with_suffix(".new")
+    draft.write_bytes(magic + b"".join(_LENGTH.pack(len(message)) + message for message in messages))
+    os.rename(draft, path)
+
+
+def _read(path: Path) -> tuple[bytes, list[bytes]]:
+    raw = path.read_bytes()
+    messages = []
+    at = _MAGIC_BYTES
+    while at < len(raw):
+        (length,) = _LENGTH.unpack_from(raw, at)
+        at += _LENGTH.size
+        messages.append(raw[at : at + length])
+        at += length
+    return raw[:_MAGIC_BYTES], messages

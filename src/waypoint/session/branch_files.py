@@ -1,0 +1,289 @@
+"""Files into and out of a live branch.
+
+The branch is reached through the root of its init, so that its own mounts are seen, and only by descriptor
+(:mod:`waypoint.kernel.copy.confined`). A copy into a branch holds its lock alone, a copy out of it shares it: no
+checkpoint holds half a copy, and no restore swaps the branch meanwhile. Commands go on.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from os import PathLike
+from typing import TYPE_CHECKING
+
+from waypoint.errors import Broken, CopyFailed, DiskLimitReached, NotFound, PoolFull, Suspended, UsageError
+from waypoint.kernel.copy.confined import Root, host_root, process_root, reopened, status_of
+from waypoint.kernel.copy.file_tree import (
+    PERMISSIONS,
+    READING,
+    CopyJob,
+    check_tree,
+    copy_content,
+    copy_tree,
+    read_content,
+    refuse,
+    require_regular,
+    write_all,
+)
+from waypoint.kernel.copy.replacement import put_directory, put_file, put_link
+from waypoint.log import Timeline
+from waypoint.model import CopyResult, SessionRecord
+from waypoint.session.context import Context
+from waypoint.session.lifecycle.recovery import recover_branch
+from waypoint.store.lock import locked
+
+if TYPE_CHECKING:
+    from waypoint.kernel.copy.tar_stream import Readable, Writable
+
+__all__ = ["BranchFiles", "copy_between"]
+
+_Path = str | PathLike[str]
+_Progress = Callable[[CopyResult], None]
+
+
+class BranchFiles:
+    """What can be done with the files of a branch. Paths in it are absolute; ``docs/files.md`` has the rules."""
+
+    __slots__ = ()
+
+    def _where(self) -> tuple[Context, SessionRecord, str]:
+        """The branch that is meant."""
+        raise NotImplementedError
+
+    def read_file(self, path: _Path, *, wait: bool = True) -> bytes:
+        """The content of a file. A link is followed, but never out of the branch."""
+        inside = _inside(path)
+        with (
+            self._reached("read_file", writes=False, wait=wait) as root,
+            _found(root, inside, follow=True) as found,
+        ):
+            require_regular(found, root.shown(inside))
+            with reopened(found, READING) as content:
+                return read_content(content, root.shown(inside))
+
+    def write_file(self, path: _Path, data: bytes | str, mode: int = 0o644, *, wait: bool = True) -> None:
+        """Make ``data`` (text as UTF-8) the content of a file, all at once; missing directories are made.
+
+        A link at ``path`` is replaced, not followed.
+        """
+        inside = _inside(path)
+        content = data.encode() if isinstance(data, str) else data
+        if not 0 <= mode <= PERMISSIONS:
+            raise UsageError(f"a file mode of {mode:#o}", hint="0 to 0o777: read, write and execute bits")
+
+        def fill(made: int) -> None:
+            write_all(made, content, 0)
+            os.fchmod(made, mode)
+
+        with self._reached("write_file", writes=True, wait=wait) as root, root.place(inside) as place:
+            put_file(place, fill)
+
+    def upload(
+        self,
+        host_path: _Path,
+        path: _Path,
+        *,
+        links: bool = False,
+        follow: bool = False,
+        wait: bool = True,
+        on_progress: _Progress | None = None,
+    ) -> CopyResult:
+        """Copy a file or directory of the host into the branch. With ``links``, links as links; with ``follow``, what
+        ``host_path`` itself leads to if it is one.
+
+        A directory is merged into one that is there; a file goes into it. Anything else is replaced.
+        """
+        outside, inside = _outside(host_path), _inside(path)
+        job = CopyJob(keeps_links=links, on_progress=on_progress)
+        with host_root() as host, self._reached("upload", writes=True, wait=wait) as root:
+            copy_between(host, outside, root, inside, job, follow=follow)
+        return job.result()
+
+    def download(
+        self,
+        path: _Path,
+        host_path: _Path,
+        *,
+        links: bool = False,
+        follow: bool = False,
+        wait: bool = True,
+        on_progress: _Progress | None = None,
+    ) -> CopyResult:
+        """Copy a file or directory of the branch to the host, as :meth:`upload` does the other way.
+
+        With ``follow``, ``path`` may be a link; it never leads out of the branch.
+        """
+        inside, outside = _inside(path), _outside(host_path)
+        job = CopyJob(keeps_links=links, on_progress=on_progress)
+        with host_root() as host, self._reached("download", writes=False, wait=wait) as root:
+            copy_between(root, inside, host, outside, job, follow=follow)
+        return job.result()
+
+    def upload_tar(
+        self,
+        stream: "Readable",
+        path: _Path,
+        *,
+        links: bool = False,
+        wait: bool = True,
+        on_progress: _Progress | None = None,
+    ) -> CopyResult:
+        """Unpack a tar archive, compressed or not, into a directory of the branch, which is made if missing.
+
+        Nothing changes there before all of the archive was read and found harmless.
+        """
+        from waypoint.kernel.copy.tar_stream import unpack_tar  # tarfile takes a while to import
+
+        inside = _inside(path)
+        job = CopyJob(keeps_links=links, on_progress=on_progress)
+        with self._reached("upload", writes=True, wait=wait) as root, root.place(inside) as place:
+            if place.names and status_of(place.directory, place.names[0]) is not None:
+                raise CopyFailed(
+                    place.shown, "a tar stream is unpacked into a directory, and something else is there"
+                )
+            put_directory(place, lambda made: unpack_tar(stream, made, job))
+        return job.result()
+
+    def download_tar(
+        self,
+        path: _Path,
+        stream: "Writable",
+        *,
+        links: bool = False,
+        wait: bool = True,
+        on_progress: _Progress | None = None,
+    ) -> CopyResult:
+        """Write a file or directory of the branch as a tar archive; its members begin with its own name.
+
+        Those of a path that ends in ``/.`` begin with ``.`` instead.
+        """
+        from waypoint.kernel.copy.tar_stream import TarWriter
+
+        inside = _inside(path)
+        job = CopyJob(keeps_links=links, on_progress=on_progress)
+        with self._reached("download", writes=False, wait=wait) as root, _found(root, inside) as found:
+            status, shown = os.fstat(found), root.shown(inside)
+            name = os.path.basename(inside.rstrip("/"))
+            name = "." if name in ("", "..") else name
+            writer = TarWriter(stream, job)
+            if stat.S_ISDIR(status.st_mode):
+                with reopened(found, os.O_RDONLY | os.O_DIRECTORY) as directory:
+                    check_tree(directory, job, shown.rstrip("/"))
+                    writer.add_directory(directory, name, shown.rstrip("/"))
+            elif stat.S_ISREG(status.st_mode):
+                with reopened(found, READING) as content:
+                    writer.add_file(content, name, shown)
+            elif stat.S_ISLNK(status.st_mode) and links:
+                writer.add_link(os.readlink("", dir_fd=found), name, status)
+            else:
+                refuse(status.st_mode, shown)
+            writer.end()
+        return job.result()
+
+    @contextmanager
+    def _reached(self, verb: str, *, writes: bool, wait: bool) -> Iterator[Root]:
+        """The root of the running branch, under its lock."""
+        context, session, name = self._where()
+        timeline = Timeline(verb)
+        where = f"branch {name!r} of session {session.id}"
+        context.catalogue.branch(session.id, name)  # a lock file is made only for what exists
+        with locked(context.branch_lock(session.id, name), what=where, wait=wait, shared=not writes):
+            if writes:
+                recover_branch(context, session.id, name)
+            branch = context.catalogue.branch(session.id, name)
+            if branch.is_suspended:
+                raise Suspended(session.id, name)
+            cgroup = context.platform.cgroup(branch.incarnation)
+            with ExitStack() as stack:
+                try:
+                    root = stack.enter_context(process_root(branch.init_pid, cgroup, f"{name}:"))
+                except ProcessLookupError as error:
+                    raise Broken(
+                        f"{where} is not running",
+                        hint=f"bring a checkpoint back: waypoint restore {session.id}:{name} NAME",
+                    ) from error
+                with timeline.step("copy"), _explained(where, writes=writes):
+                    yield root
+        context.catalogue.record(verb, session.id, name, timeline.total_ms(), timeline.phases_ms)
+
+
+def copy_between(
+    source: Root, path: str, target: Root, to: str, job: CopyJob, *, follow: bool = False
+) -> None:
+    """Copy what is at ``path`` below one root to ``to`` below another; with ``follow``, what a link there leads to."""
+    with _found(source, path, follow=follow) as found:
+        status, shown, name = os.fstat(found), source.shown(path.rstrip("/")), os.path.basename(path)
+        if stat.S_ISDIR(status.st_mode):
+            with reopened(found, os.O_RDONLY | os.O_DIRECTORY) as directory:
+
+                def fill(made: int) -> None:
+                    copy_tree(directory, made, job, shown)
+                    os.fchmod(made, status.st_mode & PERMISSIONS)
+                    job.advance(directories=1)
+
+                check_tree(directory, job, shown)  # before anything is made for it
+                with target.place(to) as place:
+                    put_directory(place, fill)
+        elif stat.S_ISREG(status.st_mode):
+            with reopened(found, READING) as content, target.place(to, into=name) as place:
+                put_file(place, lambda made: copy_content(content, made, job, shown))
+        elif stat.S_ISLNK(status.st_mode) and job.keeps_links:
+            with target.place(to, into=name) as place:
+                put_link(place, os.readlink("", dir_fd=found))
+            job.advance(links=1)
+        else:
+            refuse(status.st_mode, shown)
+
+
+@contextmanager
+def _found(root: Root, path: str, *, follow: bool = False) -> Iterator[int]:
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(root.found(path, follow=follow))
+        except FileNotFoundError as error:
+            raise NotFound("file or directory", root.shown(path), hint="is the path right?") from error
+        yield found
+
+
+def _inside(path: _Path) -> str:
+    text = _checked(path)
+    if not text.startswith("/"):
+        raise UsageError(f"{text!r} is not an absolute path", hint="paths in a branch begin with /")
+    return text
+
+
+def _outside(path: _Path) -> str:
+    return os.path.join(os.getcwd(), _checked(path))
+
+
+def _checked(path: _Path) -> str:
+    text = os.fspath(path)
+    try:
+        is_path = bool(os.fsencode(text)) and "\0" not in text
+    except UnicodeEncodeError:
+        is_path = False
+    if not is_path:
+        raise UsageError(f"{text!r} cannot be a path", hint="give the path of a file or directory")
+    return text
+
+
+@contextmanager
+def _explained(where: str, *, writes: bool) -> Iterator[None]:
+    """An error of the system in our words."""
+    try:
+        yield
+    except BrokenPipeError:  # whoever read our archive has gone
+        raise
+    except OSError as error:
+        if writes and error.errno == errno.EDQUOT:
+            raise DiskLimitReached(
+                f"cannot copy: the disk limit is reached ({where})", hint="delete files in the branch"
+            ) from error
+        if writes and error.errno == errno.ENOSPC:
+            raise PoolFull(
+                f"cannot copy: the pool has no space left ({where})",
+                hint="grow it (waypoint pool resize SIZE) or remove sessions (waypoint cleanup SESSION)",
+            ) from error
+        raise CopyFailed(str(error.filename or where), error.strerror or str(error)) from error

@@ -1,0 +1,69 @@
+"""Room for the next command in a branch whose disk limit is reached."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from waypoint.engine.disk_limit import count_anew
+from waypoint.engine.platform import cgroup_of
+from waypoint.errors import Busy, EngineError, ShellError
+from waypoint.kernel.cgroup.group import find_cgroup2
+from waypoint.kernel.storage.quota import Account
+from waypoint.session.commands.branch_client import Place
+from waypoint.store.layout import Layout
+from waypoint.store.limit_record import read_limits
+from waypoint.store.live import lock_path
+from waypoint.store.lock import branch_lock, locked
+
+__all__ = ["find_room", "with_room"]
+
+RAISED_BYTES_MAX = 16 << 20  # all such texts together, and what commands have used of it
+RESERVE_BYTES = 512 << 10  # for the metadata that the text of a command changes
+
+
+def find_room(place: Place, incarnation: str, limit: int) -> None:
+    """Count the files anew. If someone works on the branch, or it does not stop, the next command is early enough."""
+    try:
+        with _holding(place) as lock:
+            _count(Layout(Path(place.state_dir)), incarnation, limit, lock)
+    except (Busy, EngineError):
+        return
+
+
+def with_room(place: Place, incarnation: str, text_bytes: int, start: Callable[[], int]) -> int:
+    """Start a command whose text did not fit: init keeps it in a file of the branch.
+
+    The limit is raised by a little for that time only, which the command may use as it begins at once. Without it
+    nobody could free space in a terminal.
+    """
+    reserve = RESERVE_BYTES + text_bytes
+    limit = next((limit for limit in read_limits(place.state_dir, incarnation) if limit.name == "disk"), None)
+    if limit is None:
+        return start()
+    layout = Layout(Path(place.state_dir))
+    try:
+        with _holding(place) as lock:
+            if _count(layout, incarnation, limit.maximum, lock) > reserve:
+                return start()
+            account = Account.of(layout.layer(incarnation))
+            maximum = account.maximum()
+            if maximum is not None:
+                account.set_maximum(min(max(maximum, account.taken()) + reserve, maximum + RAISED_BYTES_MAX))
+            try:
+                return start()
+            finally:
+                account.set_maximum(maximum)
+    except Busy as error:
+        raise ShellError(
+            f"{place.where} has reached its disk limit, and is busy", hint="run the command again"
+        ) from error
+
+
+def _count(layout: Layout, incarnation: str, limit: int, lock: int) -> int:
+    cgroup = cgroup_of(layout, find_cgroup2(), incarnation)
+    return count_anew(layout, incarnation, limit, cgroup, hold=(lock,))
+
+
+def _holding(place: Place) -> locked:
+    """The branch's lock. Not waited for: whoever holds it may be waiting for us."""
+    name = branch_lock(place.session_id, place.branch)
+    return locked(lock_path(place.state_dir, name), what=place.where, wait=False)

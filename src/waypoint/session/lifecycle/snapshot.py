@@ -1,0 +1,184 @@
+"""Save a branch: as a checkpoint from which it runs on (snapshot), or as the last thing it does (park)."""
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from waypoint.engine.branch_network import mend_network
+from waypoint.engine.checkpoint import discard_checkpoint, prepare, resume_input, save, save_files
+from waypoint.errors import AlreadyExists, UsageError
+from waypoint.kernel.cgroup.freezer import Standstill
+from waypoint.kernel.undo import UndoStack
+from waypoint.log import Timeline
+from waypoint.model import BranchRecord, CheckpointKind, CheckpointRecord, OperationStatus, SessionRecord
+from waypoint.names import MAIN, parse_name
+from waypoint.session.context import Context
+from waypoint.session.lifecycle.branch_lock import default_name, holding, require_publishable, running_branch
+from waypoint.session.lifecycle.remove import remove_branch
+from waypoint.shell.client import ShellClient
+from waypoint.store.layout import new_id
+from waypoint.store.lock import locked
+
+__all__ = ["Saving", "begin_saving", "park_branch", "snapshot_branch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """A branch, whose lock is held, and the checkpoint that it is being saved as."""
+
+    context: Context
+    session: SessionRecord
+    branch: BranchRecord
+    checkpoint_id: str
+    name: str
+    lock_fd: int
+
+    def prepare(self, undo: UndoStack, timeline: Timeline) -> None:
+        """Do what can be done while the branch and its clients go on. ``undo`` takes it and all that follows back."""
+        platform, checkpoint_id, branch = self.context.platform, self.checkpoint_id, self.branch
+        undo.on_failure("drop the draft", lambda: discard_checkpoint(platform, checkpoint_id))
+        undo.on_failure("give typed input back", lambda: resume_input(branch))
+        mend_network(platform, self.session, branch)
+        prepare(platform, branch, checkpoint_id, timeline)
+
+    def gate(self) -> locked:
+        """To be held while the branch is saved: nobody connects to it meanwhile."""
+        return locked(self.context.gate_lock(self.session.id, self.branch.name), what=self.branch.name)
+
+    def save(
+        self,
+        gate_fd: int,
+        timeline: Timeline,
+        *,
+        kind: CheckpointKind = CheckpointKind.FULL,
+        standstill: Standstill | None = None,
+    ) -> CheckpointRecord:
+        """Write the checkpoint; what is returned is still to be published."""
+        session, branch = self.session, self.branch
+        platform, checkpoint_id = self.context.platform, self.checkpoint_id
+        root = self.context.layout.mount(branch.incarnation)
+        memory_bytes, hold = 0, (self.lock_fd, gate_fd)
+        if kind is CheckpointKind.FILES:
+            save_files(platform, session, branch, checkpoint_id, hold=hold, timeline=timeline)
+        else:
+            memory_bytes = save(
+                platform,
+                session,
+                branch,
+                checkpoint_id,
+                quiesce=lambda: _quiesce(root),
+                hold=hold,
+                standstill=standstill,
+                timeline=timeline,
+            )
+        return self.record(kind, memory_bytes)
+
+    def record(self, kind: CheckpointKind, memory_bytes: int) -> CheckpointRecord:
+        """What is to be published, once it is written."""
+        return CheckpointRecord(
+            id=self.checkpoint_id,
+            session_id=self.session.id,
+            name=self.name,
+            parent=self.branch.head,
+            branch=self.branch.name,
+            created_at=time.time(),
+            memory_bytes=memory_bytes,
+            kind=kind,
+        )
+
+    def standstill(self) -> Standstill:
+        """Keeps the branch from running after what was saved of it."""
+        return Standstill(self.context.platform.cgroup(self.branch.incarnation), (self.lock_fd,))
+
+
+def snapshot_branch(
+    context: Context,
+    session: SessionRecord,
+    branch_name: str,
+    name: str | None,
+    *,
+    files_only: bool = False,
+    wait: bool = True,
+) -> CheckpointRecord:
+    """Save the branch as a checkpoint. The branch runs on, whether this succeeds or not."""
+    with holding(context, session.id, branch_name, wait=wait) as lock_fd:
+        saving = begin_saving(context, session, branch_name, name, lock_fd)
+        with (
+            context.operation(
+                "snapshot", session.id, branch_name, checkpoint=saving.checkpoint_id
+            ) as operation,
+            context.undoing(operation) as undo,
+        ):
+            kind = CheckpointKind.FILES if files_only else CheckpointKind.FULL
+            saving.prepare(undo, operation.timeline)
+            with saving.gate() as gate_fd:
+                checkpoint = saving.save(gate_fd, operation.timeline, kind=kind)
+            with operation.timeline.step("publish"), context.catalogue.transaction():
+                require_publishable(context, session.id, checkpoint.name)
+                context.catalogue.add_checkpoint(checkpoint)
+                context.catalogue.set_head(session.id, branch_name, checkpoint.id)
+                context.end(operation, OperationStatus.DONE)
+    return checkpoint
+
+
+def park_branch(
+    context: Context, session: SessionRecord, branch_name: str, name: str | None, *, wait: bool = True
+) -> CheckpointRecord:
+    """Save the branch, then let it go. It does nothing between what was saved and its end.
+
+    If this fails the branch runs on.
+    """
+    if branch_name == MAIN:
+        raise UsageError(
+            "the branch 'main' cannot be parked: a session always has it",
+            hint=f"save it (waypoint snapshot {session.id}), or let the whole session rest: waypoint suspend {session.id}",
+        )
+    with holding(context, session.id, branch_name, wait=wait) as lock_fd:
+        saving = begin_saving(context, session, branch_name, name, lock_fd)
+        with context.operation(
+            "park",
+            session.id,
+            branch_name,
+            old_incarnation=saving.branch.incarnation,
+            checkpoint=saving.checkpoint_id,
+        ) as operation:
+            with ExitStack() as stack:
+                saving.prepare(stack.enter_context(context.undoing(operation)), operation.timeline)
+                standstill = stack.enter_context(saving.standstill())
+                gate_fd = stack.enter_context(saving.gate())
+                checkpoint = saving.save(gate_fd, operation.timeline, standstill=standstill)
+                with operation.timeline.step("publish"), context.catalogue.transaction():
+                    require_publishable(context, session.id, checkpoint.name)
+                    context.catalogue.add_checkpoint(checkpoint)
+                    context.catalogue.remove_branch(session.id, branch_name)
+                    context.end(operation, OperationStatus.PUBLISHED)
+                incarnation, timeline = saving.branch.incarnation, operation.timeline
+                remove_branch(context, session.id, branch_name, incarnation, timeline)
+            context.end(operation, OperationStatus.DONE)
+    return checkpoint
+
+
+def begin_saving(
+    context: Context, session: SessionRecord, branch_name: str, name: str | None, lock_fd: int
+) -> Saving:
+    """Refuse what cannot be saved, or saved so, before anything is made for it."""
+    if name is not None:
+        parse_name("checkpoint", name)
+    branch = running_branch(context, session, branch_name)
+    name = name or default_name(context, session.id, "checkpoint")
+    if context.catalogue.has_name(session.id, name):
+        raise AlreadyExists("checkpoint or branch", name, hint="choose another name")
+    return Saving(
+        context=context,
+        session=session,
+        branch=branch,
+        checkpoint_id=new_id(),
+        name=name,
+        lock_fd=lock_fd,
+    )
+
+
+def _quiesce(root: Path) -> None:
+    with ShellClient(root) as client:
+        client.quiesce()

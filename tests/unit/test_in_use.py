@@ -1,0 +1,74 @@
+"""Who holds a directory or a lock is found, by asking the kernel."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from waypoint.kernel.processes.bash_syntax import SyntaxCheck
+from waypoint.kernel.processes.in_use import lock_holders, process_name, processes_below
+from waypoint.store.lock import locked
+
+HOLD = "import os, sys; sys.stdout.write('on'); sys.stdout.flush(); sys.stdin.read()"
+
+
+@pytest.mark.parametrize("way", ["cwd", "open file", "open directory"])
+def test_a_process_below_a_directory_is_found(tmp_path: Path, way: str) -> None:
+    (tmp_path / "file").touch()
+    opened = {"open file": f"{tmp_path}/file", "open directory": os.fspath(tmp_path)}.get(way)
+    program = f"import os; fd = os.open({opened!r}, os.O_RDONLY); {HOLD}" if opened else HOLD
+    cwd = tmp_path if way == "cwd" else Path("/")
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, cwd=cwd, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(2) == b"on"
+        [holder] = processes_below([os.fspath(tmp_path)])
+        process.communicate()
+    assert holder.pid == process.pid
+    assert holder.name.startswith(sys.executable[:50])
+    assert holder.what == {
+        "cwd": f"has its working directory at {tmp_path}",
+        "open file": f"has a file open: {tmp_path}/file",
+        "open directory": f"has a directory open: {tmp_path}",
+    }.get(way)
+    assert processes_below([os.fspath(tmp_path)]) == []
+
+
+def test_a_name_that_only_begins_the_same_is_another_directory(tmp_path: Path) -> None:
+    (tmp_path / "ab").mkdir()
+    with subprocess.Popen(["cat"], cwd=tmp_path / "ab", stdin=subprocess.PIPE) as process:
+        assert processes_below([f"{tmp_path}/a"]) == []
+        process.communicate()
+
+
+def test_the_holder_of_a_lock_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert lock_holders(path) == []
+    with locked(path, what="the test"):
+        assert lock_holders(path) == [os.getpid()]
+    assert lock_holders(path) == []
+
+
+def test_a_process_that_is_gone_has_no_name() -> None:
+    with subprocess.Popen(["true"]) as process:
+        pass
+    assert process_name(process.pid) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "is_fine"),
+    [
+        ("echo hi; for i in 1 2; do echo $i; done", True),
+        ("cat <<EOF\nunclosed ( ' text\nEOF", True),
+        ("echo !(a|b)", True),  # a session may have switched these patterns on
+        ("", True),
+        ("if true; then", False),
+        ("echo 'unclosed", False),
+        ("echo )", False),
+        ("a &&", False),
+    ],
+)
+def test_bash_is_asked_whether_a_line_is_one(line: str, is_fine: bool) -> None:
+    assert (SyntaxCheck(line).complaint() == "") is is_fine
