@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.bare_pty import run_on_bare_pty
-from benchmarks.place import state_directory
 from benchmarks.plain_criu import plain_dump, plain_restore
+from benchmarks.state_directory import state_directory
 from waypoint import Session, Waypoint
 
 MEGABYTE = 1 << 20

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint import Session
-from waypoint.engine.extra_mounts import find_places, saved_places
+from waypoint.engine.extra_mounts import find_mount_points, saved_mount_points
 from waypoint.engine.incarnation import destroy, mount_root
 from waypoint.kernel.criu.images import read_dump_statistics
 from waypoint.model import CheckpointRecord
@@ -38,7 +38,7 @@ def plain_dump(session: Session) -> DumpTimes:
         *_inside(session, "--net", f"/proc/{branch.init_pid}/ns/net"),
         *("dump", "-t", str(branch.init_pid), "-D", str(images), "-o", "dump.log", "--leave-running"),
         *("--root", str(platform.layout.mount(branch.incarnation)), *OPTIONS),
-        *_external((place, key) for key, place in find_places(platform, branch).items()),
+        *_external((mount_point, key) for key, mount_point in find_mount_points(platform, branch).items()),
     )
     call_ms = _timed(command, images / "dump.log")
     pause_ms = read_dump_statistics(images / "stats-dump").pause_ms
@@ -56,14 +56,14 @@ def plain_restore(session: Session, checkpoint: CheckpointRecord) -> float:
     work.mkdir(parents=True)
     try:
         platform.layers.materialize(layout.checkpoint_layer(checkpoint.id), layout.layer(incarnation))
-        places = saved_places(platform, session.record, checkpoint.id)
-        root = mount_root(platform, session.record, incarnation, places)
+        mount_points = saved_mount_points(platform, session.record, checkpoint.id)
+        root = mount_root(platform, session.record, incarnation, mount_points)
         cgroup.create()
         command = (
             *_inside(session, "--net", "new", "--cgroup", str(cgroup.path)),
             *("restore", "-D", str(layout.images(checkpoint.id)), "-W", str(work), "-o", "restore.log"),
             *("--root", str(root), "--restore-detached", *OPTIONS),
-            *_external((key, f"{root}{place}") for key, place in places.items()),
+            *_external((key, f"{root}{mount_point}") for key, mount_point in mount_points.items()),
         )
         return _timed(command, work / "restore.log")
     finally:
@@ -76,9 +76,9 @@ def _external(mounts: Iterable[tuple[str, str]]) -> Iterator[str]:
         yield from ("--external", f"mnt[{here}]:{there}")
 
 
-def _inside(session: Session, *place: str) -> tuple[str, ...]:
+def _inside(session: Session, *mount_point: str) -> tuple[str, ...]:
     criu = session.context.platform.criu
-    return (str(criu.launcher), "enter", *place, "--kdat", str(criu.kdat), "--", *criu.command)
+    return (str(criu.launcher), "enter", *mount_point, "--kdat", str(criu.kdat), "--", *criu.command)
 
 
 def _timed(command: tuple[str, ...], log: Path) -> float:

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.place import state_directory
+from benchmarks.state_directory import state_directory
 from waypoint import Session, Waypoint
 
 KILL_WITHIN_S = 0.35  # about twice what a command line takes, start of the interpreter included

@@ -136,7 +136,7 @@ static struct failure become_init(const struct branch *branch, int *status_fd)
 	STEP("setsid", start_session());
 	STEP("make mounts private", make_mounts_private());
 	STEP("pivot root", pivot_into(branch->root));
-	STEP("mount places", mount_places(&branch->walls));
+	STEP("mount paths", mount_paths(&branch->walls));
 	STEP("mount kernel file systems", mount_kernel_filesystems(branch->walls.privileged));
 	STEP("mask kernel files", mask_kernel_files(&branch->walls));
 	STEP("set hostname", set_hostname(branch->hostname));
@@ -262,9 +262,9 @@ static int parse_options(int argc, char **argv, struct branch *branch)
 		else if (option == 'g')
 			branch->walls.no_new_privs = true;
 		else if (option == 'o')
-			err = add_place(branch->walls.read_only, optarg);
+			err = add_path(branch->walls.read_only, optarg);
 		else if (option == 'd')
-			err = add_place(branch->walls.writable, optarg);
+			err = add_path(branch->walls.writable, optarg);
 		else
 			err = -EINVAL;
 	}

@@ -17,8 +17,8 @@ struct isolated *job_isolated(struct server *s, const struct job *job)
 
 struct isolated *isolated_take(struct server *s)
 {
-	struct isolated *place = NULL;
-	bool place_is_held = false;
+	struct isolated *slot = NULL;
+	bool slot_is_held = false;
 	unsigned int running = 0;
 
 	for (unsigned int i = 0; i < ISOLATED_PLACES; i++) {
@@ -29,18 +29,18 @@ struct isolated *isolated_take(struct server *s)
 			running++;
 			continue;
 		}
-		/* Output that is still being read is the last choice. A free place has job 0. */
+		/* Output that is still being read is the last choice. A free slot has job 0. */
 		is_held = p->state == ISOLATED_ENDED && follow_is_held(s, &p->kept);
-		if (!place || (place_is_held && !is_held) ||
-			(place_is_held == is_held && p->job < place->job)) {
-			place = p;
-			place_is_held = is_held;
+		if (!slot || (slot_is_held && !is_held) ||
+			(slot_is_held == is_held && p->job < slot->job)) {
+			slot = p;
+			slot_is_held = is_held;
 		}
 	}
 	if (running >= ISOLATED_MAX)
 		return NULL;
-	isolated_clear(place, s->isolated_memory + (place - s->isolated) * ISOLATED_MEMORY);
-	return place;
+	isolated_clear(slot, s->isolated_memory + (slot - s->isolated) * ISOLATED_MEMORY);
+	return slot;
 }
 
 static void release(struct isolated *p)

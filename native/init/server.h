@@ -26,14 +26,14 @@
 #define OPEN_TIMEOUT_MS	 15000
 #define HOLD_MS		 5000
 
-/* One that gets the output of a job, from some place on, and its end. */
+/* One that gets the output of a job, from some offset on, and its end. */
 struct follower {
 	uint32_t job; /* 0: none */
 	struct kept *kept;
 	uint32_t generation;
 	uint64_t start[STREAMS]; /* of the job */
 	uint64_t pos[STREAMS];
-	bool told; /* ENDED is queued; the place is kept until it is sent */
+	bool told; /* ENDED is queued; the slot is kept until it is sent */
 };
 
 enum view_kind {
@@ -107,7 +107,7 @@ _Static_assert(8 + CONNECTIONS_MAX + 3 * TERMINALS_MAX + GUESTS_MAX + 16 <= TERM
 	"descriptors would run into those of the terminals");
 _Static_assert(TERMINAL_FDS_FIRST + TERMINAL_FDS * TERMINALS_MAX <= ISOLATED_FDS_FIRST,
 	"descriptors of isolated jobs would run into those of the terminals");
-_Static_assert(JOBS_KEPT > ISOLATED_MAX + TERMINALS_MAX, "a new job always finds a place");
+_Static_assert(JOBS_KEPT > ISOLATED_MAX + TERMINALS_MAX, "a new job always finds a slot");
 
 struct server {
 	const char *dir;
@@ -125,7 +125,7 @@ struct server {
 	unsigned int polled;
 	struct job_table jobs;
 	struct terminal terminals[TERMINALS_MAX];
-	/* A place is not touched before its first use: that would make it resident. */
+	/* A slot is not touched before its first use: that would make it resident. */
 	struct isolated isolated[ISOLATED_PLACES];
 	uint8_t *isolated_memory; /* ISOLATED_MEMORY for each */
 	struct leftovers leftovers;
@@ -173,7 +173,7 @@ bool reply_piece(struct connection *c, const struct ring *ring, enum stream whic
 	uint64_t *pos, uint64_t end);
 
 /* follow.c */
-/* Where the job's output is kept, or NULL if that place has been taken by others. */
+/* Where the job's output is kept, or NULL if that slot has been taken by others. */
 struct kept *job_kept(struct server *s, const struct job *job);
 uint64_t job_length(struct server *s, const struct job *job, enum stream which);
 void follow_start(struct server *s, struct connection *c, const struct job *job,
@@ -196,7 +196,7 @@ void view_watch(struct server *s, struct connection *c, struct terminal *t, uint
 void view_pump(struct server *s, struct connection *c);
 
 /* lifecycle.c */
-/* A place for a new job, or NULL if ISOLATED_MAX run. */
+/* A slot for a new job, or NULL if ISOLATED_MAX run. */
 struct isolated *isolated_take(struct server *s);
 /* Where the job runs or its output is kept; NULL if it is not isolated or no longer there. */
 struct isolated *job_isolated(struct server *s, const struct job *job);

@@ -69,12 +69,12 @@ static int ignore_missing(int err)
 	return err == -ENOENT || err == -ENOTDIR ? 0 : err;
 }
 
-int add_place(const char *places[PLACES_MAX + 1], const char *path)
+int add_path(const char *paths[PATHS_MAX + 1], const char *path)
 {
-	for (size_t i = 0; i < PLACES_MAX; i++) {
-		if (places[i])
+	for (size_t i = 0; i < PATHS_MAX; i++) {
+		if (paths[i])
 			continue;
-		places[i] = path;
+		paths[i] = path;
 		return 0;
 	}
 	return -E2BIG;
@@ -99,7 +99,7 @@ static int keep_writable(const char *path)
 	return chdir("/") ? -errno : 0;
 }
 
-int mount_places(const struct walls *walls)
+int mount_paths(const struct walls *walls)
 {
 	/* The root is mounted without devices: only those that we have made can be opened. */
 	int err = bind_at("/dev", "/dev", MS_NOSUID);

@@ -6,21 +6,21 @@
 
 #include <stdbool.h>
 
-#define PLACES_MAX 256
+#define PATHS_MAX 256
 
 struct walls {
 	bool privileged; /* none of them */
 	bool no_new_privs;
-	/* Each ends with NULL. Mount points that become read-only, and places below that do not. */
-	const char *read_only[PLACES_MAX + 1];
-	const char *writable[PLACES_MAX + 1];
+	/* Each ends with NULL. Mount points that become read-only, and paths below that do not. */
+	const char *read_only[PATHS_MAX + 1];
+	const char *writable[PATHS_MAX + 1];
 };
 
 /* -E2BIG if there are too many. */
-int add_place(const char *places[PLACES_MAX + 1], const char *path);
+int add_path(const char *paths[PATHS_MAX + 1], const char *path);
 
 /* /dev, where devices can be opened; then what is read-only, and what stays writable. */
-int mount_places(const struct walls *walls);
+int mount_paths(const struct walls *walls);
 /* Hides and write-protects files of the kernel that are not the branch's business. */
 int mask_kernel_files(const struct walls *walls);
 /* A keyring of its own: the caller's may hold keys of the host's root. */

@@ -13,7 +13,7 @@ from statefork.errors import BackendFailed, CommandTimedOut
 from waypoint.errors import Busy, SessionError, ShellError, WaypointError
 from waypoint.errors import CommandTimedOut as ShellTimedOut
 from waypoint.names import MAIN
-from waypoint.session.commands.branch_client import Place, Unlimited
+from waypoint.session.commands.branch_address import BranchAddress, Unlimited
 from waypoint.session.commands.exec import run_command
 from waypoint.session.creation.users import ROOT, User
 from waypoint.shell.client import ShellClient
@@ -30,7 +30,7 @@ class Agent:
 
     def __init__(self, backend: str, instance_id: str, connect: Connect) -> None:
         self._backend = backend
-        self._place = _InstancePlace(f"{backend} instance {instance_id}", connect)
+        self._address = _InstanceAddress(f"{backend} instance {instance_id}", connect)
 
     def open_shell(
         self,
@@ -42,7 +42,7 @@ class Agent:
     ) -> None:
         """Start the shell; return when it is ready."""
         try:
-            with self._place.connect("") as client:
+            with self._address.connect("") as client:
                 own = {} if user == ROOT else user.env
                 variables = {**UNATTENDED_ENV, **own, **(env or {})}
                 open_terminal(
@@ -60,7 +60,7 @@ class Agent:
     def run(self, command: Command, timeout_s: float | None) -> CommandResult:
         text = command if isinstance(command, str) else shlex.join(command)
         try:
-            result = run_command(self._place, text, timeout_s=timeout_s)
+            result = run_command(self._address, text, timeout_s=timeout_s)
         except ShellTimedOut as error:
             raise CommandTimedOut(error.timeout_s, error.output.decode(errors="replace")) from error
         except WaypointError as error:
@@ -69,7 +69,7 @@ class Agent:
 
     def is_alive(self) -> bool:
         try:
-            with self._place.connect("") as client:
+            with self._address.connect("") as client:
                 client.ping()
         except (WaypointError, OSError):
             return False
@@ -83,7 +83,7 @@ def _next_move(error: WaypointError) -> str:
     return "restore a snapshot" if isinstance(error, SessionError | ShellError) else error.hint
 
 
-class _InstancePlace(Place):
+class _InstanceAddress(BranchAddress):
     """An instance as a place where commands run. StateFork runs one at a time in each, so there is nothing to lock."""
 
     def __init__(self, where: str, connect: Connect) -> None:

@@ -136,8 +136,8 @@ class Backend(ABC):
         """The options as they are recorded: they mean the same to whoever opens the environment, wherever that is."""
 
         def settle(name: str, value: Any) -> Any:
-            is_place = name in cls.path_options or (name in cls.program_options and os.sep in str(value))
-            return os.path.abspath(value) if is_place and isinstance(value, str | os.PathLike) else value
+            is_path = name in cls.path_options or (name in cls.program_options and os.sep in str(value))
+            return os.path.abspath(value) if is_path and isinstance(value, str | os.PathLike) else value
 
         return {name: settle(name, value) for name, value in options.items()}
 

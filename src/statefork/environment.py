@@ -27,7 +27,7 @@ from statefork.errors import (
 )
 from statefork.lifetime import Lifetime
 from statefork.record import EnvironmentDirectory, EnvironmentRecord
-from statefork.snapshot_start import Reviver, virtual_node
+from statefork.snapshot_start import SnapshotStart, virtual_node
 from statefork.stats import BenchmarkStats
 from statefork.tree import SnapshotNode, SnapshotTree
 
@@ -63,7 +63,7 @@ class Environment:
         self._branches = {name: Branch.from_record(name, kept) for name, kept in record.branches.items()}
         self._lifetime = Lifetime()
         self._state = self._lifetime.state
-        self._reviver = Reviver(backend, self.images, self._lifetime.require)
+        self._snapshot_start = SnapshotStart(backend, self.images, self._lifetime.require)
         self.stats.attach_sizes(self._sizes)
 
     def __enter__(self) -> "Environment":
@@ -247,18 +247,18 @@ class Environment:
             try:
                 with self.stats.timed("restore", snapshot_id, branch.id):
                     if discard_first and self.capabilities.concurrent_branches:
-                        self._discard_and_revive(branch, lineage)
+                        self._discard_and_start_anew(branch, lineage)
                     else:
-                        self._reviver.replace(branch, lineage)
+                        self._snapshot_start.replace(branch, lineage)
                 branch.note_restored(lineage[-1])
             finally:
                 self._save()  # after a failure too: what came back may be another instance
 
-    def _discard_and_revive(self, branch: Branch, lineage: Sequence[SnapshotNode]) -> None:
+    def _discard_and_start_anew(self, branch: Branch, lineage: Sequence[SnapshotNode]) -> None:
         is_current = self.current_branch_id == branch.id
         with self._lifetime.promised([branch.id], (), refuse=BranchExists):  # it would be free in between
             self._let_go(branch)
-            self._reviver.supersede(branch, self._reviver.spawn(lineage, branch.id))
+            self._snapshot_start.supersede(branch, self._snapshot_start.spawn(lineage, branch.id))
             with self._state:
                 self._branches[branch.id] = branch
                 if is_current:
@@ -308,7 +308,7 @@ class Environment:
     def _fork_one(self, lineage: Sequence[SnapshotNode], branch_id: str) -> Branch:
         snapshot_id = lineage[-1].snapshot_id
         with self.stats.timed("fork", snapshot_id, branch_id):
-            instance = self._reviver.spawn(lineage, branch_id)
+            instance = self._snapshot_start.spawn(lineage, branch_id)
         branch = Branch(branch_id, instance)
         branch.base_snapshot_id = snapshot_id
         branch.note_restored(lineage[-1])

@@ -8,7 +8,7 @@ from statefork.branches import Branch
 from statefork.errors import ReplayFailed
 from statefork.tree import SnapshotNode
 
-__all__ = ["Reviver", "virtual_node"]
+__all__ = ["SnapshotStart", "virtual_node"]
 
 
 def virtual_node(branch: Branch, snapshot_id: str) -> SnapshotNode:
@@ -23,7 +23,7 @@ def virtual_node(branch: Branch, snapshot_id: str) -> SnapshotNode:
     )
 
 
-class Reviver:
+class SnapshotStart:
     """For one environment. A *lineage* leads from a physical snapshot, through virtual ones, to the one that is wanted.
 
     ``require`` raises when there is no use in going on.

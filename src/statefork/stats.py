@@ -157,8 +157,8 @@ class BenchmarkStats:
         found = [(name, sizes) for calculate in calculators for name, sizes in calculate().items()]
         names = [name for name, _ in found]
         return {
-            f"{name} #{names[: place + 1].count(name)}": sizes
-            for place, (name, sizes) in enumerate(found)
+            f"{name} #{names[: index + 1].count(name)}": sizes
+            for index, (name, sizes) in enumerate(found)
             if sizes
         }
 

@@ -14,7 +14,7 @@ __all__ = ["PROBES", "Probe", "Probing", "survivors"]
 
 _TIMEOUT_S = 120.0
 _END = "sf-end"
-_PLACE = "/var/tmp/sf"  # in the texts of the probes; each probing has a directory of its own
+_DIRECTORY = "/var/tmp/sf"  # in the texts of the probes; each probing has a directory of its own
 
 _HOLDER = (
     "(n=6; n=$((n*7)); trap 'echo $n > /var/tmp/sf/next; mv /var/tmp/sf/next /var/tmp/sf/told' USR1;"
@@ -98,11 +98,11 @@ class Probing:
 
     def __init__(self, env: Environment) -> None:
         self._env = env
-        self._place = f"{_PLACE}-{secrets.token_hex(8)}"
+        self._directory = f"{_DIRECTORY}-{secrets.token_hex(8)}"
 
     def prepare(self) -> None:
         """Set everything up in the current branch."""
-        made = self._env.run(f"mkdir -m 700 {self._place}", timeout_s=_TIMEOUT_S)
+        made = self._env.run(f"mkdir -m 700 {self._directory}", timeout_s=_TIMEOUT_S)
         if made.exit_code != 0:
             raise BackendFailed(self._env.backend.name, "probe", made.output + made.errors)
         self._run("\n".join(probe.prepare for probe in PROBES))
@@ -122,10 +122,10 @@ class Probing:
     def end(self) -> None:
         """Remove what is left on the host where the files of an environment are the host's own."""
         if not self._env.capabilities.files:
-            self._run(f"cd / && rm -rf {_PLACE}")
+            self._run(f"cd / && rm -rf {_DIRECTORY}")
 
     def _run(self, command: str, branch_id: str | None = None) -> str:
-        text = command.replace(_PLACE, self._place)
+        text = command.replace(_DIRECTORY, self._directory)
         return self._env.run(text, branch_id=branch_id, timeout_s=_TIMEOUT_S).output
 
 

@@ -14,7 +14,7 @@ from support.returning import return_after
 from support.workspace import new_workspace
 from waypoint import Branch, Session, Waypoint
 from waypoint.engine import checkpoint
-from waypoint.engine.extra_mounts import find_places
+from waypoint.engine.extra_mounts import find_mount_points
 from waypoint.errors import BaseMountGone, EngineError
 from waypoint.kernel.copy.confined import closing
 from waypoint.kernel.storage.mounts import detach_all
@@ -103,14 +103,17 @@ def test_without_that_mount_nothing_comes_back_and_the_error_says_which_to_mount
 
 
 @contextmanager
-def _unmounted(place: Path) -> Iterator[None]:
-    """For the length of the block the file system at ``place`` is not mounted."""
-    with closing(os.open(place, os.O_PATH | os.O_CLOEXEC)) as mounted, closing(clone_mount(mounted)) as copy:
-        unmount(place, MNT_DETACH)
+def _unmounted(mount_point: Path) -> Iterator[None]:
+    """For the length of the block the file system at ``mount_point`` is not mounted."""
+    with (
+        closing(os.open(mount_point, os.O_PATH | os.O_CLOEXEC)) as mounted,
+        closing(clone_mount(mounted)) as copy,
+    ):
+        unmount(mount_point, MNT_DETACH)
         try:
             yield
         finally:
-            with closing(os.open(place, os.O_PATH | os.O_CLOEXEC)) as target:
+            with closing(os.open(mount_point, os.O_PATH | os.O_CLOEXEC)) as target:
                 move_mount(copy, target)
 
 
@@ -126,23 +129,23 @@ def _listing(directory: Path) -> dict[str, tuple[int, int, bytes]]:
 
 
 def test_the_state_directory_is_hidden_also_when_it_lies_on_such_a_mount(state_dir: Path) -> None:
-    place = Path(f"/var/tmp/waypoint-place-{secrets.token_hex(4)}")
-    place.mkdir()
-    mount("tmpfs", place, "tmpfs", 0, "size=1g,mode=755")
-    own = place / "deep/state"
+    mount_point = Path(f"/var/tmp/waypoint-place-{secrets.token_hex(4)}")
+    mount_point.mkdir()
+    mount("tmpfs", mount_point, "tmpfs", 0, "size=1g,mode=755")
+    own = mount_point / "deep/state"
     try:
         own.mkdir(parents=True)
-        (place / "work").mkdir()
+        (mount_point / "work").mkdir()
         Layout(own).criu_prefix.symlink_to(Layout(state_dir).criu_prefix.resolve())
         prepare_host(own, pool_size_bytes=400 << 20, proxies={}, progress=lambda _: None)
         with Waypoint(own) as waypoint:
-            session = waypoint.create(place / "work")
-            assert session.exec(f"ls -A {own} | wc -l; ls -1 {place}").output == "0\ndeep\nwork\n"
+            session = waypoint.create(mount_point / "work")
+            assert session.exec(f"ls -A {own} | wc -l; ls -1 {mount_point}").output == "0\ndeep\nwork\n"
             session.cleanup()
     finally:
         sweep(own)
-        detach_all(place)
-        place.rmdir()
+        detach_all(mount_point)
+        mount_point.rmdir()
 
 
 # --- what is above it is renamed, and a link put there ----------------------------------------------------
@@ -162,8 +165,8 @@ def moved(waypoint: Waypoint, leaves_nothing_behind: None) -> Iterator["Moved"]:
             yield Moved(session, top)
             session.cleanup(force=True)
         finally:
-            for place in ("p/ws", "outside/ws"):
-                detach_all(top / place)
+            for mount_point in ("p/ws", "outside/ws"):
+                detach_all(top / mount_point)
 
 
 @dataclass(frozen=True)
@@ -226,7 +229,7 @@ def test_it_is_not_saved_as_the_branch_s_own_if_it_was_moved_meanwhile(
     """CRIU is told before the branch is stopped where the mounts are; one more look shows whether that held."""
     session = moved.session
     looks = iter([{"m0": f"{moved.top}/p/ws"}])
-    monkeypatch.setattr(checkpoint, "find_places", lambda *of: next(looks, None) or find_places(*of))
+    monkeypatch.setattr(checkpoint, "find_places", lambda *of: next(looks, None) or find_mount_points(*of))
     with pytest.raises(EngineError, match="moved while the branch was being saved"):
         session.snapshot()
     (fork,) = session.fork(session.snapshot())

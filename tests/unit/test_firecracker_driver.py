@@ -48,24 +48,26 @@ class Bench:
         self.kernel = Kernel(vmlinux=directory / "vmlinux", modules=directory, version="1")
         self.processes: list[VmProcess] = []
 
-    def place(self, name: str) -> Path:
+    def machine_directory(self, name: str) -> Path:
         path = self.directory / name
         path.mkdir()
         return path
 
     def boot(self, name: str) -> Path:
-        place = self.place(name)
-        (place / DISK).write_text(f"disk of {name}")
-        self.processes.append(self.driver.boot(place, self.kernel, self.directory / "initramfs", SHAPE))
-        return place
+        machine_directory = self.machine_directory(name)
+        (machine_directory / DISK).write_text(f"disk of {name}")
+        self.processes.append(
+            self.driver.boot(machine_directory, self.kernel, self.directory / "initramfs", SHAPE)
+        )
+        return machine_directory
 
     def load(self, image: Path, name: str) -> Path:
-        place = self.place(name)
-        self.processes.append(self.driver.load(image, place, SHAPE))
-        return place
+        machine_directory = self.machine_directory(name)
+        self.processes.append(self.driver.load(image, machine_directory, SHAPE))
+        return machine_directory
 
-    def connect(self, place: Path) -> ShellClient:
-        line = self.driver.connect(place, 20.0)
+    def connect(self, machine_directory: Path) -> ShellClient:
+        line = self.driver.connect(machine_directory, 20.0)
         line.open(20.0, renew=True)
         return ShellClient(line)
 
@@ -85,13 +87,13 @@ def bench() -> Iterator[Bench]:
     shutil.rmtree(directory)
 
 
-def requests(place: Path) -> list[tuple[str, str, dict[str, Any]]]:
-    return [tuple(json.loads(line)) for line in (place / "requests").read_text().splitlines()]
+def requests(machine_directory: Path) -> list[tuple[str, str, dict[str, Any]]]:
+    return [tuple(json.loads(line)) for line in (machine_directory / "requests").read_text().splitlines()]
 
 
 def test_a_machine_is_configured_in_full_before_it_starts(bench: Bench) -> None:
-    place = bench.boot("one")
-    said = requests(place)
+    machine_directory = bench.boot("one")
+    said = requests(machine_directory)
     assert [path for _, path, _ in said] == [
         "/machine-config",
         "/boot-source",
@@ -107,10 +109,12 @@ def test_a_machine_is_configured_in_full_before_it_starts(bench: Bench) -> None:
 
 
 def test_commands_reach_init_through_the_vsock_handshake(bench: Bench) -> None:
-    place = bench.boot("one")
+    machine_directory = bench.boot("one")
     output = io.BytesIO()
     command = ("/bin/sh", "-c", "cat; echo oops >&2; exit 3")
-    assert run_program(lambda: bench.connect(place), command, io.BytesIO(b"\xc0\xdb\n\xdc"), output) == (
+    assert run_program(
+        lambda: bench.connect(machine_directory), command, io.BytesIO(b"\xc0\xdb\n\xdc"), output
+    ) == (
         3,
         "oops",
     )
@@ -118,9 +122,9 @@ def test_commands_reach_init_through_the_vsock_handshake(bench: Bench) -> None:
 
 
 def test_a_snapshot_is_taken_while_paused_with_the_disk_of_that_moment(bench: Bench) -> None:
-    place, image = bench.boot("one"), bench.place("image")
-    bench.driver.save(place, image)
-    said = requests(place)[5:]
+    machine_directory, image = bench.boot("one"), bench.machine_directory("image")
+    bench.driver.save(machine_directory, image)
+    said = requests(machine_directory)[5:]
     assert [(method, path) for method, path, _ in said] == [
         ("PATCH", "/vm"),
         ("PUT", "/snapshot/create"),
@@ -132,40 +136,43 @@ def test_a_snapshot_is_taken_while_paused_with_the_disk_of_that_moment(bench: Be
 
 
 def test_clones_are_loaded_and_resumed_beside_their_origin(bench: Bench) -> None:
-    place, image = bench.boot("one"), bench.place("image")
-    bench.driver.save(place, image)
+    machine_directory, image = bench.boot("one"), bench.machine_directory("image")
+    bench.driver.save(machine_directory, image)
     clones = [bench.load(image, name) for name in ("two", "three")]
     for clone in clones:
         [(method, path, body)] = requests(clone)
         assert (method, path, body["resume_vm"]) == ("PUT", "/snapshot/load", True)
         assert body["mem_backend"] == {"backend_type": "File", "backend_path": os.fspath(image / "memory")}
         assert (clone / DISK).read_text() == "disk of one"
-    for each in (place, *clones):
+    for each in (machine_directory, *clones):
         with bench.connect(each) as client:
             client.ping()
 
 
 def test_a_snapshot_that_fails_leaves_the_machine_running(bench: Bench) -> None:
-    place = bench.boot("one")
+    machine_directory = bench.boot("one")
     with pytest.raises(BackendFailed, match=r"No such file or directory \(HTTP status 400\)"):
-        bench.driver.save(place, bench.directory / "nowhere")
-    assert [body["state"] for _, path, body in requests(place) if path == "/vm"] == ["Paused", "Resumed"]
+        bench.driver.save(machine_directory, bench.directory / "nowhere")
+    assert [body["state"] for _, path, body in requests(machine_directory) if path == "/vm"] == [
+        "Paused",
+        "Resumed",
+    ]
 
 
 def test_a_machine_that_was_left_paused_goes_on(bench: Bench) -> None:
-    place = bench.boot("one")
-    api = FirecrackerApi(place, API_SOCKET)
+    machine_directory = bench.boot("one")
+    api = FirecrackerApi(machine_directory, API_SOCKET)
     api.patch("/vm", {"state": "Paused"})
     for _ in range(2):
-        bench.driver.go_on(place)
+        bench.driver.go_on(machine_directory)
         assert api.get("/")["state"] == "Running"
 
 
 def test_a_machine_that_cannot_be_loaded_is_ended(bench: Bench) -> None:
-    place, image = bench.boot("one"), bench.place("image")
-    bench.driver.save(place, image)
+    machine_directory, image = bench.boot("one"), bench.machine_directory("image")
+    bench.driver.save(machine_directory, image)
     (image / "memory").unlink()
-    clone = bench.place("two")
+    clone = bench.machine_directory("two")
     with pytest.raises(BackendFailed, match="memory"):
         bench.driver.load(image, clone, SHAPE)
     with pytest.raises(OSError, match="refused"):
@@ -186,8 +193,8 @@ def test_a_machine_that_cannot_be_loaded_is_ended(bench: Bench) -> None:
 def test_every_fault_is_told_with_firecrackers_own_words(
     bench: Bench, method: str, path: str, body: dict[str, object], fault: str
 ) -> None:
-    place = bench.place("one")
-    process, api = launch(os.fspath(bench.program), place, API_SOCKET, place)
+    machine_directory = bench.machine_directory("one")
+    process, api = launch(os.fspath(bench.program), machine_directory, API_SOCKET, machine_directory)
     bench.processes.append(process)
     with pytest.raises(BackendFailed, match=fault):
         getattr(api, method)(path, body)
@@ -218,17 +225,17 @@ def test_a_firecracker_whose_api_never_answers_is_ended(
 def test_a_machine_is_known_before_it_answers_and_no_other_is_taken_for_it(bench: Bench) -> None:
     """So that whoever is killed meanwhile leaves it where it is found, and no stranger is."""
     bench.program.write_text("#!/bin/sh\nexec sleep 1000\n")
-    place = bench.place("one")
-    start_in_background([os.fspath(bench.program)], place)
+    machine_directory = bench.machine_directory("one")
+    start_in_background([os.fspath(bench.program)], machine_directory)
 
     def is_known() -> bool:
-        process = VmProcess.noted_in(place)
+        process = VmProcess.noted_in(machine_directory)
         bench.processes += [] if process is None else [process]
         return process is not None
 
     wait_for(is_known)
-    (place / "pid").write_text(f"{os.getpid()}\n")
-    assert VmProcess.noted_in(place) is None
+    (machine_directory / "pid").write_text(f"{os.getpid()}\n")
+    assert VmProcess.noted_in(machine_directory) is None
 
 
 def test_a_fork_that_takes_too_long_is_a_failure_like_others(
@@ -273,7 +280,7 @@ def test_attach_needs_a_pid_and_a_key(given: dict[str, object], tmp_path: Path) 
 @pytest.fixture
 def attached(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[EnvironmentManager]:
     """A machine of someone else's, with programs in place of ssh and scp that stay on the host."""
-    place = bench.boot("theirs")
+    machine_directory = bench.boot("theirs")
     for name, text in {"ssh": 'for last; do :; done; exec sh -c "$last"', "scp": "exec cp -r"}.items():
         (bench.directory / name).write_text(f"#!/bin/sh\n{text}\n")
         (bench.directory / name).chmod(0o755)
@@ -287,9 +294,9 @@ def attached(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Environm
         key="key",
         tap_dev="lo",
         checkpoint_dir=os.fspath(bench.directory / "checkpoints"),
-        vm_dir=os.fspath(place),
+        vm_dir=os.fspath(machine_directory),
         fire_binary=os.fspath(bench.program),
-        api_socket=os.fspath(place / API_SOCKET),
+        api_socket=os.fspath(machine_directory / API_SOCKET),
         ssh=os.fspath(bench.directory / "ssh"),
     )
     yield manager
@@ -382,7 +389,7 @@ def test_an_attached_machine_whose_snapshot_was_killed_goes_on_with_the_next_com
 def test_memory_is_not_saved_where_others_may_change_it(attached: EnvironmentManager, bench: Bench) -> None:
     kept = bench.directory / "checkpoints"
     shutil.rmtree(kept)
-    kept.symlink_to(bench.place("elsewhere"))
+    kept.symlink_to(bench.machine_directory("elsewhere"))
     with pytest.raises(WrongUse, match="may be changed by others") as failure:
         attached.core.snapshot()
     assert "checkpoint_dir=" in failure.value.hint

@@ -14,18 +14,18 @@ from statefork.backends.microvm.qemu import QemuDriver
 
 
 @pytest.fixture
-def place() -> Iterator[Path]:
+def directory() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="qemu-"))  # short: a socket's path must be
     yield path
     shutil.rmtree(path)
 
 
-def test_a_machine_goes_on_only_when_qemu_has_finished_with_its_state(place: Path) -> None:
+def test_a_machine_goes_on_only_when_qemu_has_finished_with_its_state(directory: Path) -> None:
     """It says that the state is written a moment before it allows the machine to go on, and then refuses that."""
     statuses = ["finish-migrate", "finish-migrate", "postmigrate"]
     said: list[str] = []
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(place / "qmp"))
+        listener.bind(str(directory / "qmp"))
         listener.listen()
 
         def serve() -> None:
@@ -51,6 +51,6 @@ def test_a_machine_goes_on_only_when_qemu_has_finished_with_its_state(place: Pat
 
         server = threading.Thread(target=serve)
         server.start()
-        QemuDriver(is_accelerated=False).go_on(place)
+        QemuDriver(is_accelerated=False).go_on(directory)
         server.join(30)
     assert said == ["qmp_capabilities", "query-status", "query-status", "query-status", "cont"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from waypoint.errors import CopyFailed
-from waypoint.kernel.copy.confined import Place
+from waypoint.kernel.copy.confined import Destination
 from waypoint.kernel.copy.file_tree import CopyJob, copy_tree
 from waypoint.kernel.copy.replacement import put_directory, put_file, put_link
 
@@ -23,9 +23,9 @@ def target(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def at(target: Path) -> Iterator[Callable[..., Place]]:
+def at(target: Path) -> Iterator[Callable[..., Destination]]:
     fd = os.open(target, os.O_RDONLY)
-    yield lambda *names: Place(fd, names, "/".join(("target", *names)))
+    yield lambda *names: Destination(fd, names, "/".join(("target", *names)))
     os.close(fd)
     assert not [
         name for name in os.listdir(target) if name.startswith(".waypoint-copy-") and name != LEFTOVER
@@ -66,7 +66,7 @@ def content(directory: Path) -> dict[str, str]:
     }
 
 
-def test_a_file_replaces_a_file_a_link_and_a_fifo(target: Path, at: Callable[..., Place]) -> None:
+def test_a_file_replaces_a_file_a_link_and_a_fifo(target: Path, at: Callable[..., Destination]) -> None:
     (target / "file").write_text("old")
     (target / "link").symlink_to("file")
     os.mkfifo(target / "fifo")
@@ -76,7 +76,7 @@ def test_a_file_replaces_a_file_a_link_and_a_fifo(target: Path, at: Callable[...
     assert content(target) == {"file": "new", "fifo": "new", "fresh": "new", "link": "new"}
 
 
-def test_a_failed_copy_leaves_what_was_there(target: Path, at: Callable[..., Place]) -> None:
+def test_a_failed_copy_leaves_what_was_there(target: Path, at: Callable[..., Destination]) -> None:
     (target / "file").write_text("old")
 
     def fail(made: int) -> None:
@@ -90,7 +90,7 @@ def test_a_failed_copy_leaves_what_was_there(target: Path, at: Callable[..., Pla
 
 
 def test_a_directory_is_merged_and_replaces_other_entries(
-    target: Path, at: Callable[..., Place], tmp_path: Path
+    target: Path, at: Callable[..., Destination], tmp_path: Path
 ) -> None:
     (target / "both").mkdir()
     (target / "both" / "old").write_text("old")
@@ -115,7 +115,7 @@ def test_a_directory_is_merged_and_replaces_other_entries(
 
 
 def test_a_merge_that_would_replace_a_directory_by_a_file_changes_nothing(
-    target: Path, at: Callable[..., Place], tmp_path: Path
+    target: Path, at: Callable[..., Destination], tmp_path: Path
 ) -> None:
     (target / "a").write_text("old")
     (target / "z").mkdir()
@@ -126,7 +126,7 @@ def test_a_merge_that_would_replace_a_directory_by_a_file_changes_nothing(
 
 
 def test_missing_directories_are_made_together_with_what_goes_there(
-    target: Path, at: Callable[..., Place], tmp_path: Path
+    target: Path, at: Callable[..., Destination], tmp_path: Path
 ) -> None:
     put_file(at("a", "b", "file"), writing(b"new"))
     put_directory(at("c", "d"), tree(tmp_path, "in"))
@@ -142,7 +142,7 @@ def test_missing_directories_are_made_together_with_what_goes_there(
 
 @pytest.mark.parametrize("kind", ["file", "directory", "link"])
 def test_a_copy_that_was_cut_off_is_removed_by_the_next_one(
-    target: Path, at: Callable[..., Place], kind: str
+    target: Path, at: Callable[..., Destination], kind: str
 ) -> None:
     if kind == "file":
         (target / LEFTOVER).write_text("half")
@@ -156,7 +156,7 @@ def test_a_copy_that_was_cut_off_is_removed_by_the_next_one(
 
 
 @pytest.mark.parametrize("kind", ["file", "directory"])
-def test_a_copy_under_way_is_left_alone(target: Path, at: Callable[..., Place], kind: str) -> None:
+def test_a_copy_under_way_is_left_alone(target: Path, at: Callable[..., Destination], kind: str) -> None:
     if kind == "file":
         (target / LEFTOVER).write_text("half")
     else:
@@ -169,7 +169,7 @@ def test_a_copy_under_way_is_left_alone(target: Path, at: Callable[..., Place], 
 
 
 def test_an_unfinished_copy_is_not_part_of_a_tree(
-    target: Path, at: Callable[..., Place], tmp_path: Path
+    target: Path, at: Callable[..., Destination], tmp_path: Path
 ) -> None:
     put_directory(at(), tree(tmp_path, "file", LEFTOVER))
     assert content(target) == {"file": "new"}

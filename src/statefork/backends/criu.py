@@ -137,7 +137,7 @@ class CriuBackend(Backend):
                 work=work,
                 root=directory / "root",
                 cgroups=[self._made_cgroup(name).path],
-                external=tree.places(directory),
+                external=tree.restored_names(directory),
                 binds=tree.binds(directory, with_shares=False),
                 on_restored=refill_terminals,
             )

@@ -143,9 +143,9 @@ class CriuAttachBackend(Backend):
         """A fresh process with the namespaces, root and directory of the tree's first one."""
         self._require(instance, "exec")
         argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
-        place = ("nsenter", "--target", str(self._pid), "--all", "--root", "--wd", "--")
+        enter = ("nsenter", "--target", str(self._pid), "--all", "--root", "--wd", "--")
         with explained("exec"), tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            process = spawn((*place, *argv), stdout=out, stderr=err)
+            process = spawn((*enter, *argv), stdout=out, stderr=err)
             try:
                 status = process.wait(timeout_s)
             except BaseException as error:
@@ -213,14 +213,14 @@ class CriuAttachBackend(Backend):
 
     def _bring_back(self, path: Path, cgroup: str | None) -> Instance:
         self._require_free(read_pids(path / "criu"))
-        place = None if cgroup is None else Path(cgroup)
+        group = None if cgroup is None else Path(cgroup)
         with UndoStack("return of a tree") as undo:
             # The pid was free: who has it now came back just now.
             undo.on_failure("end what came back", lambda: end_tree(self._pid))
             pid = host_criu().restore_foreign(
                 images=path / "criu",
                 work=path / "work",
-                cgroup=place if place is not None and place.is_dir() else None,
+                cgroup=group if group is not None and group.is_dir() else None,
             )
             if pid != self._pid:
                 raise BackendFailed(self.name, "restore", f"it came back as process {pid}, not {self._pid}")

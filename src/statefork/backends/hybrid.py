@@ -154,8 +154,8 @@ class HybridBackend(LiveContainerBackend):
                 self._remember(self.engine.find(container))
         return saved
 
-    def _revive_beside(self, image: Image, container: str, stand_in: str) -> None:
-        self._revive(image, stand_in, None)
+    def _restore_beside(self, image: Image, container: str, stand_in: str) -> None:
+        self._restore_into(image, stand_in, None)
 
     def _go_on_if_stopped(self, container: str) -> None:
         """After a failure. A dump that fails leaves the container running; an export that fails has stopped it."""
@@ -173,10 +173,10 @@ class HybridBackend(LiveContainerBackend):
         name = self._new_name(branch_id)
         takes_them = branch_id == MAIN and takes_host_ports(self._extra_args)
         ports = published(self._extra_args) if takes_them else str(image.handle["ports"]).split()
-        self._revive(image, name, ports)
+        self._restore_into(image, name, ports)
         return Instance(id=name, handle={"container": name})
 
-    def _revive(self, image: Image, container: str, ports: Sequence[str] | None) -> None:
+    def _restore_into(self, image: Image, container: str, ports: Sequence[str] | None) -> None:
         """``ports`` are published instead of those that the saved container had; None lets it have the same."""
         try:
             self._criu(

@@ -50,7 +50,7 @@ class _Panel:
         y += 4
         bottom = top + self.height - 18
         for decade in scale.decades():
-            x = _LEFT + scale.place(decade) * _WIDTH
+            x = _LEFT + scale.position(decade) * _WIDTH
             lines.append(
                 f'<line x1="{x:.1f}" y1="{y}" x2="{x:.1f}" y2="{bottom - 4}" stroke="#ddd" stroke-width="1"/>'
             )
@@ -65,7 +65,7 @@ class _Panel:
 
     def _bar(self, y: int, values: Sequence[float], scale: "_Scale", colour: str) -> list[str]:
         median, late = percentile(values, 50), percentile(values, 95)
-        width, end = scale.place(median) * _WIDTH, scale.place(late) * _WIDTH
+        width, end = scale.position(median) * _WIDTH, scale.position(late) * _WIDTH
         middle = y + _BAR / 2 - 0.5
         return [
             _rect(_LEFT, y, width, _BAR - 1, colour),
@@ -87,7 +87,7 @@ class _Scale:
         low = max(_LOWEST, math.floor(math.log10(min(shown))))
         return cls(low, max(low + 1, math.ceil(math.log10(max(shown)))))
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         """From 0 to 1; what is not positive is at the beginning."""
         if value <= 0:
             return 0.0

@@ -16,7 +16,7 @@ from waypoint.cli.older import OLDER_OPERANDS
 from waypoint.cli.parser import grammar
 from waypoint.config import WAYPOINT
 from waypoint.errors import WaypointError
-from waypoint.session.commands.branch_client import Place
+from waypoint.session.commands.branch_address import BranchAddress
 from waypoint.shell.client import ShellClient
 from waypoint.store.base_choice import HOST
 from waypoint.store.catalogue import Catalogue
@@ -204,8 +204,8 @@ def _known(catalogue: Catalogue, metavar: str, operands: Sequence[str], state_di
         yield from (f"{record.name}:/" for record in catalogue.branches(session_id))
     if metavar in ("NAME|BRANCH", "FORK"):
         yield from (record.name for record in catalogue.branches(session_id))
-    place = Place(state_dir, catalogue, session_id, branch or "main")
+    address = BranchAddress(state_dir, catalogue, session_id, branch or "main")
     if metavar in ("T", "TERMINAL"):
-        yield from (terminal.name for terminal in place.ask(ShellClient.terminals))
+        yield from (terminal.name for terminal in address.ask(ShellClient.terminals))
     if metavar == "JOB":
-        yield from (str(job.job) for job in place.ask(ShellClient.jobs))
+        yield from (str(job.job) for job in address.ask(ShellClient.jobs))

@@ -13,7 +13,7 @@ from waypoint.cli.failure import guarded
 from waypoint.config import CHECKPOINT_LITE, WAYPOINT, config_files, find_state_dir
 from waypoint.errors import BadSyntax, UsageError
 from waypoint.names import MAIN, parse_name
-from waypoint.session.commands.branch_client import Place
+from waypoint.session.commands.branch_address import BranchAddress
 from waypoint.session.commands.exec import run_command
 from waypoint.store.live import LiveCatalogue, catalogue_path, require_set_up
 
@@ -143,7 +143,7 @@ def _run(request: ExecRequest) -> int:
         if catalogue.has_unfinished():
             _settle(state_dir)
         result = run_command(
-            Place(state_dir, catalogue, catalogue.session_id(session), branch),
+            BranchAddress(state_dir, catalogue, catalogue.session_id(session), branch),
             request.command,
             timeout_s=request.timeout_s,
             wait=request.wait,

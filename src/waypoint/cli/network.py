@@ -14,11 +14,11 @@ __all__ = ["expose", "ports", "unexpose"]
 def expose(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     branch = find_branch(waypoint, options.target)
     exposed = branch.expose(options.port, options.host_port)
-    place = f"{LOOPBACK}:{exposed.host_port}"
+    address = f"{LOOPBACK}:{exposed.host_port}"
     note = "" if exposed.is_listening else " (nothing listens there yet)"
     return Answer(
-        text=f"{place} leads to port {exposed.port} of branch '{exposed.branch}'{note}",
-        quiet=place,
+        text=f"{address} leads to port {exposed.port} of branch '{exposed.branch}'{note}",
+        quiet=address,
         document=_document(branch.session, exposed),
     )
 

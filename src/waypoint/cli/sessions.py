@@ -18,7 +18,7 @@ from waypoint.log import step_observers
 from waypoint.session.background.network_repair import mend_networks
 from waypoint.session.creation.wall_choice import PRIVILEGED_WARNING
 from waypoint.session.drawing import age, megabytes, status
-from waypoint.session.lifecycle.session_in_use import explain_occupants
+from waypoint.session.lifecycle.session_in_use import explain_session_in_use
 from waypoint.session.session import Session
 from waypoint.session.waypoint import Waypoint
 
@@ -141,7 +141,7 @@ def cleanup(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
             session.cleanup(force=options.force)
     except (Busy, EngineError) as error:
         if not options.force:  # all that could be said of it then is asked for already
-            error.hint = explain_occupants(waypoint.context, session.record)
+            error.hint = explain_session_in_use(waypoint.context, session.record)
         raise
     return Answer(
         text=f"Session '{options.session}' cleaned up successfully", document={"cleaned_up": session.id}

@@ -159,7 +159,7 @@ def require_attachable(detach_key: str) -> int:
 def attach_to(branch: Branch, reference: str, terminal: str, *, detach_key: str, read_only: bool) -> str:
     """Make this process's terminal the window of a branch's; return why that ended."""
     return attach_terminal(
-        branch.place,
+        branch.address,
         terminal,
         keyboard=sys.stdin.fileno(),
         window=sys.stdout.fileno(),

@@ -34,28 +34,28 @@ def launcher_options(session: SessionRecord) -> tuple[str, ...]:
     return (
         *(("--privileged",) if walls.privileged else ()),
         *(("--no-new-privs",) if walls.no_new_privs else ()),
-        *(_read_only_places(session) if walls.read_only_base else ()),
+        *(_read_only_options(session) if walls.read_only_base else ()),
     )
 
 
-def _read_only_places(session: SessionRecord) -> Iterator[str]:
-    writable = _writable_places(session)
+def _read_only_options(session: SessionRecord) -> Iterator[str]:
+    writable = _writable_paths(session)
     mounts = [extra.path for extra in session.base.extra_mounts]
     for mount in ("/", *mounts):
-        if not any(PurePath(mount).is_relative_to(place) for place in writable):
+        if not any(PurePath(mount).is_relative_to(path) for path in writable):
             yield from ("--read-only", mount)
-    for place in writable:
-        if place not in mounts:
-            yield from ("--writable", place)
+    for path in writable:
+        if path not in mounts:
+            yield from ("--writable", path)
 
 
-def _writable_places(session: SessionRecord) -> list[str]:
+def _writable_paths(session: SessionRecord) -> list[str]:
     """The outermost of them: what is above those is read-only, so programs cannot have put a link in its place.
 
     A link of the base is followed here, in the base; the launcher follows none.
     """
     work = () if session.workspace == "/" else (session.workspace,)
-    of_the_base = (_real(session.base, place) for place in outermost((*_OF_THE_BASE, *work)))
+    of_the_base = (_real(session.base, path) for path in outermost((*_OF_THE_BASE, *work)))
     return outermost((*_OWN, *of_the_base))
 
 

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from waypoint.engine.extra_mounts import find_places, keep_places
+from waypoint.engine.extra_mounts import find_mount_points, keep_mount_points
 from waypoint.engine.limits import BranchLimits
 from waypoint.engine.obstacles import find_obstacles
 from waypoint.engine.platform import Platform
 from waypoint.engine.shares import find_shares
 from waypoint.errors import DumpFailed, EngineError
-from waypoint.kernel.cgroup.freezer import Standstill
+from waypoint.kernel.cgroup.freezer import Freezer
 from waypoint.kernel.criu.images import forget_sizes_below
 from waypoint.kernel.criu.rpc import CriuFailed
 from waypoint.kernel.criu.terminals import empty_terminals, refill_terminals
@@ -46,14 +46,14 @@ def save(
     *,
     quiesce: Callable[[], None],
     hold: Sequence[int],
-    standstill: Standstill | None = None,
+    freezer: Freezer | None = None,
     timeline: Timeline,
 ) -> int:
     """Write files and processes of ``branch`` as ``checkpoint_id``, which is prepared; return the images' size.
 
     ``quiesce`` makes init let go of its clients. The locks in ``hold`` are kept by CRIU too, until it has
     ended: if we die, nobody touches the branch before CRIU has let it go. When this returns or raises,
-    the branch runs; but with a ``standstill`` it does nothing after what was saved, until the caller lets it. On failure parts of the checkpoint may exist and typed input may still be kept aside: the
+    the branch runs; but with a ``freezer`` it does nothing after what was saved, until the caller lets it. On failure parts of the checkpoint may exist and typed input may still be kept aside: the
     caller calls discard_checkpoint() and resume_input().
     """
     layout = platform.layout
@@ -63,13 +63,13 @@ def save(
 
     limits = BranchLimits(platform, session.settings.limits, branch.incarnation)
     shared = find_shares(platform, branch.incarnation, branch.init_pid)
-    extra = find_places(platform, branch)
+    extra = find_mount_points(platform, branch)
 
     def make_ready() -> None:
         # CRIU would save a mount as the branch's own that is not where it was told: with the files of this incarnation.
         if (shared, extra) != (
             find_shares(platform, branch.incarnation, branch.init_pid),
-            find_places(platform, branch),
+            find_mount_points(platform, branch),
         ):
             raise EngineError("a mount was moved while the branch was being saved", hint="save it again")
         empty_terminals(branch.init_pid)
@@ -79,8 +79,8 @@ def save(
         capture_files(platform, branch, checkpoint_id, limits, timeline)
         limits.put_back()
         refill_terminals(branch.init_pid)
-        if standstill is not None:
-            standstill.begin()
+        if freezer is not None:
+            freezer.begin()
 
     try:
         with (
@@ -94,8 +94,8 @@ def save(
                 work=work,
                 root=layout.mount(branch.incarnation),
                 external=[
-                    *(_external(place, key) for key, place in extra.items()),
-                    *(_external(place, key) for place, key in shared.items()),
+                    *(_external(mount_point, key) for key, mount_point in extra.items()),
+                    *(_external(mount_point, key) for mount_point, key in shared.items()),
                 ],
                 hold=hold,
                 on_stopped=make_ready,
@@ -110,8 +110,8 @@ def save(
         raise DumpFailed(where, reason, error.log_file) from error
     finally:
         limits.put_back()
-    if standstill is not None:
-        standstill.wait()
+    if freezer is not None:
+        freezer.wait()
     if shared:
         forget_sizes_below(images, shared)
     timeline.note("pause", statistics.pause_ms)
@@ -122,10 +122,10 @@ def save(
 def _network_stopped(platform: Platform, branch: BranchRecord, hold: Sequence[int]) -> Iterator[None]:
     """What arrives from outside while CRIU reads a connection would make it fail."""
     cgroup = platform.network_cgroup(branch.incarnation)
-    with Standstill(cgroup, hold) as standstill:
+    with Freezer(cgroup, hold) as freezer:
         if cgroup.is_populated():
-            standstill.begin()
-            standstill.wait()
+            freezer.begin()
+            freezer.wait()
         yield
 
 
@@ -143,11 +143,11 @@ def save_files(
     As with save(), the branch runs when this returns or raises, and also if we die.
     """
     limits = BranchLimits(platform, session.settings.limits, branch.incarnation)
-    with Standstill(platform.cgroup(branch.incarnation), hold) as standstill:
+    with Freezer(platform.cgroup(branch.incarnation), hold) as freezer:
         with timeline.step("stop"):
-            standstill.begin()
+            freezer.begin()
             began = time.monotonic()
-            standstill.wait()
+            freezer.wait()
         capture_files(platform, branch, checkpoint_id, limits, timeline)
     timeline.note("pause", (time.monotonic() - began) * 1000)
 
@@ -163,7 +163,7 @@ def capture_files(
     layout = platform.layout
     with timeline.step("files"):
         platform.layers.capture(layout.layer(branch.incarnation), layout.checkpoint_layer(checkpoint_id))
-    keep_places(platform, branch, checkpoint_id)
+    keep_mount_points(platform, branch, checkpoint_id)
     limits.keep_room(checkpoint_id)
 
 
@@ -183,14 +183,14 @@ def discard_checkpoint(platform: Platform, checkpoint_id: str) -> None:
         shutil.rmtree(directory)
 
 
-def _external(place: str, key: str) -> str:
-    """How CRIU is told that the mount at ``place`` is ours: it must not take it for one of the branch."""
-    if "]:" in place:  # there CRIU would end the name
+def _external(mount_point: str, key: str) -> str:
+    """How CRIU is told that the mount at ``mount_point`` is ours: it must not take it for one of the branch."""
+    if "]:" in mount_point:  # there CRIU would end the name
         raise EngineError(
-            f"{place!a} is a mount of the host, below a directory with a name that CRIU cannot be told",
+            f"{mount_point!a} is a mount of the host, below a directory with a name that CRIU cannot be told",
             hint="rename that directory in the session, and save it again",
         )
-    return f"mnt[{place}]:{key}"
+    return f"mnt[{mount_point}]:{key}"
 
 
 def _size(directory: Path) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from waypoint.errors import AbilityMissing
-from waypoint.kernel.cgroup.freezer import Standstill
+from waypoint.kernel.cgroup.freezer import Freezer
 from waypoint.kernel.cgroup.group import Cgroup
 from waypoint.kernel.processes.programs import run_tool
 from waypoint.kernel.storage.mounts import read_mounts
@@ -114,10 +114,10 @@ def count_anew(
     delete_subvolume(copy)
     sync_file_system(layer)  # most of the work, while it still runs
     try:
-        with Standstill(cgroup, hold) as standstill:
+        with Freezer(cgroup, hold) as freezer:
             if cgroup.is_populated():
-                standstill.begin()
-                standstill.wait()
+                freezer.begin()
+                freezer.wait()
             sync_file_system(layer)
             taken = account.taken()
             snapshot_subvolume(layer, copy, read_only=True)

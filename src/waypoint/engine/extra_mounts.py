@@ -19,7 +19,7 @@ from waypoint.kernel.storage.mounts import mount_overlay, read_mounts
 from waypoint.kernel.syscalls import RESOLVE_NO_SYMLINKS
 from waypoint.model import BranchRecord, SessionRecord
 
-__all__ = ["add_mount_layers", "find_places", "keep_places", "mount_extra", "saved_places"]
+__all__ = ["add_mount_layers", "find_mount_points", "keep_mount_points", "mount_extra", "saved_mount_points"]
 
 
 def add_mount_layers(platform: Platform, session: SessionRecord, incarnation: str) -> None:
@@ -30,20 +30,20 @@ def add_mount_layers(platform: Platform, session: SessionRecord, incarnation: st
 
 
 def mount_extra(
-    platform: Platform, session: SessionRecord, incarnation: str, root: Path, places: Mapping[str, str]
+    platform: Platform, session: SessionRecord, incarnation: str, root: Path, mount_points: Mapping[str, str]
 ) -> None:
     """Mount each at its place in the branch's root, which the host has at ``root``. Raises EngineError."""
-    if not places:
+    if not mount_points:
         return
     with directory_root(root, "", resolve=RESOLVE_NO_SYMLINKS) as inside:
         for extra in session.base.extra_mounts:
             parts = _parts(platform, incarnation) / extra.key
-            with closing(_open_place(inside, extra.path, places[extra.key])) as place:
-                target = Path(f"/proc/self/fd/{place}")
+            with closing(_open_mount_point(inside, extra.path, mount_points[extra.key])) as mount_point:
+                target = Path(f"/proc/self/fd/{mount_point}")
                 mount_overlay(Path(extra.path), parts / "upper", parts / "work", target, root_flags(session))
 
 
-def find_places(platform: Platform, branch: BranchRecord) -> dict[str, str]:
+def find_mount_points(platform: Platform, branch: BranchRecord) -> dict[str, str]:
     """Where the extra mounts are in a running branch, each by its key."""
     directory = _parts(platform, branch.incarnation)
     if not directory.exists():
@@ -58,28 +58,30 @@ def find_places(platform: Platform, branch: BranchRecord) -> dict[str, str]:
     }
 
 
-def keep_places(platform: Platform, branch: BranchRecord, checkpoint_id: str) -> None:
+def keep_mount_points(platform: Platform, branch: BranchRecord, checkpoint_id: str) -> None:
     """Write down with a checkpoint where the extra mounts are. Nothing of the branch runs now."""
-    if places := find_places(platform, branch):
-        platform.layout.checkpoint_mounts(checkpoint_id).write_text(json.dumps(places))
+    if mount_points := find_mount_points(platform, branch):
+        platform.layout.checkpoint_mounts(checkpoint_id).write_text(json.dumps(mount_points))
 
 
-def saved_places(platform: Platform, session: SessionRecord, checkpoint_id: str | None) -> dict[str, str]:
+def saved_mount_points(
+    platform: Platform, session: SessionRecord, checkpoint_id: str | None
+) -> dict[str, str]:
     """Where the extra mounts of a branch belong that starts from the checkpoint; without one, as the host has them."""
-    places = {extra.key: extra.path for extra in session.base.extra_mounts}
+    mount_points = {extra.key: extra.path for extra in session.base.extra_mounts}
     if checkpoint_id is not None:
         kept = platform.layout.checkpoint_mounts(checkpoint_id)
-        places |= json.loads(kept.read_text()) if kept.exists() else {}
-    return places
+        mount_points |= json.loads(kept.read_text()) if kept.exists() else {}
+    return mount_points
 
 
-def _open_place(inside: Root, path: str, place: str) -> int:
+def _open_mount_point(inside: Root, path: str, mount_point: str) -> int:
     try:
-        return inside.open(place, os.O_PATH | os.O_DIRECTORY)
+        return inside.open(mount_point, os.O_PATH | os.O_DIRECTORY)
     except OSError as error:
         reason = "a link is on the way there" if error.errno == errno.ELOOP else error.strerror
         raise EngineError(
-            f"cannot mount what the host has at {path}: it belongs at {place}, and {reason}",
+            f"cannot mount what the host has at {path}: it belongs at {mount_point}, and {reason}",
             hint="if the session has changed that path, use a checkpoint from before; else a base of its own (--base DIR)",
         ) from error
 

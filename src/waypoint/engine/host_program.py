@@ -18,7 +18,7 @@ from waypoint.engine.checkpoint import capture_files
 from waypoint.engine.limits import BranchLimits
 from waypoint.engine.platform import Platform
 from waypoint.errors import DumpFailed, NotFound, RestoreFailed, UsageError
-from waypoint.kernel.cgroup.freezer import Standstill
+from waypoint.kernel.cgroup.freezer import Freezer
 from waypoint.kernel.cgroup.group import Cgroup, find_cgroup2, remove_group
 from waypoint.kernel.criu.images import mend_foreign_terminals, read_pids
 from waypoint.kernel.criu.outer_terminals import OuterTerminal, outer_terminals
@@ -38,7 +38,7 @@ __all__ = [
     "put_aside",
     "read_program",
     "release_program",
-    "revive_program",
+    "restore_program",
     "save_program",
 ]
 
@@ -163,9 +163,9 @@ def save_program(
     program.write(layout.checkpoint_program(checkpoint_id))
 
     def capture() -> None:
-        with Standstill(platform.cgroup(branch.incarnation), hold) as standstill:
-            standstill.begin()
-            standstill.wait()
+        with Freezer(platform.cgroup(branch.incarnation), hold) as freezer:
+            freezer.begin()
+            freezer.wait()
             capture_files(platform, branch, checkpoint_id, limits, timeline)
 
     try:
@@ -236,7 +236,7 @@ def forget_aside(platform: Platform, incarnation: str) -> None:
         shutil.rmtree(directory)
 
 
-def revive_program(
+def restore_program(
     platform: Platform,
     session: SessionRecord,
     program: Program,

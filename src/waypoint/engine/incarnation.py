@@ -39,14 +39,14 @@ def require_base(platform: Platform, session: SessionRecord) -> None:
 
 
 def mount_root(
-    platform: Platform, session: SessionRecord, incarnation: str, places: Mapping[str, str]
+    platform: Platform, session: SessionRecord, incarnation: str, mount_points: Mapping[str, str]
 ) -> Path:
     """Mount the branch's root: base below, layer above; then each extra mount at its place inside it."""
     layer = platform.layout.layer(incarnation)
     root = platform.layout.mount(incarnation)
     root.mkdir(parents=True, exist_ok=True)
     mount_overlay(session.base.path, layer / "upper", layer / "work", root, root_flags(session))
-    mount_extra(platform, session, incarnation, root, places)
+    mount_extra(platform, session, incarnation, root, mount_points)
     return root
 
 

@@ -4,7 +4,7 @@ import os
 
 from waypoint.engine.branch_network import network_made
 from waypoint.engine.branch_walls import launcher_options
-from waypoint.engine.extra_mounts import add_mount_layers, saved_places
+from waypoint.engine.extra_mounts import add_mount_layers, saved_mount_points
 from waypoint.engine.incarnation import mount_root, require_base
 from waypoint.engine.limits import BranchLimits
 from waypoint.engine.name_files import HOSTNAME, write_name_files
@@ -44,8 +44,8 @@ def launch(
             platform.layers.materialize(layout.checkpoint_layer(files_of.id), layout.layer(incarnation))
             mend_skeleton(platform, incarnation)
     with timeline.step("mount"):
-        places = saved_places(platform, session, None if files_of is None else files_of.id)
-        root = mount_root(platform, session, incarnation, places)
+        mount_points = saved_mount_points(platform, session, None if files_of is None else files_of.id)
+        root = mount_root(platform, session, incarnation, mount_points)
     with (
         shares_staged(platform, session, incarnation, timeline) as shares,
         timeline.step("start"),

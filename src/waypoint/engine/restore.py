@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from waypoint.engine.branch_network import network_made
-from waypoint.engine.extra_mounts import saved_places
+from waypoint.engine.extra_mounts import saved_mount_points
 from waypoint.engine.incarnation import mount_root, require_base
 from waypoint.engine.limits import BranchLimits
 from waypoint.engine.platform import Platform
@@ -17,10 +17,10 @@ from waypoint.kernel.network.ports_in_use import taken_ports
 from waypoint.log import Timeline
 from waypoint.model import CheckpointRecord, NetworkMode, SessionRecord
 
-__all__ = ["revive"]
+__all__ = ["restore_checkpoint"]
 
 
-def revive(
+def restore_checkpoint(
     platform: Platform,
     session: SessionRecord,
     checkpoint: CheckpointRecord,
@@ -37,8 +37,8 @@ def revive(
         with timeline.step("files"):
             platform.layers.materialize(layout.checkpoint_layer(checkpoint.id), layout.layer(incarnation))
         with timeline.step("mount"):
-            places = saved_places(platform, session, checkpoint.id)
-            root = mount_root(platform, session, incarnation, places)
+            mount_points = saved_mount_points(platform, session, checkpoint.id)
+            root = mount_root(platform, session, incarnation, mount_points)
         limits = BranchLimits(platform, session.settings.limits, incarnation)
 
         def await_network() -> None:
@@ -64,7 +64,7 @@ def revive(
                     network=network.fd,
                     close_connections=session.settings.network.mode is NetworkMode.HOST,
                     external=[
-                        *(f"mnt[{key}]:{root}{place}" for key, place in places.items()),
+                        *(f"mnt[{key}]:{root}{mount_point}" for key, mount_point in mount_points.items()),
                         *(f"mnt[{share.key}]:{share.staged}" for share in shares),
                     ],
                     on_begin=await_network,

@@ -139,17 +139,17 @@ def find_shares(platform: Platform, incarnation: str, init_pid: int) -> dict[str
     note = platform.layout.shared(incarnation) / _NOTE
     if not note.exists():
         return {}
-    places = {entry.id: entry.path for entry in read_mounts(init_pid)}
+    mount_points = {entry.id: entry.path for entry in read_mounts(init_pid)}
     noted: dict[str, int] = json.loads(note.read_text())
-    return {places[number]: key for key, number in noted.items() if number in places}
+    return {mount_points[number]: key for key, number in noted.items() if number in mount_points}
 
 
 def remove_shares(platform: Platform, incarnation: str) -> None:
     """Unmount all that was mounted for an incarnation on the host; nothing there is fine."""
     directory = platform.layout.shared(incarnation)
     if directory.exists():
-        for place in directory.iterdir():
-            _remove(place)
+        for mount_point in directory.iterdir():
+            _remove(mount_point)
         directory.rmdir()
 
 
@@ -187,16 +187,16 @@ def read_secret(secret: Secret) -> bytes:
     return content
 
 
-def _remove(place: Path) -> None:
-    detach_all(place)
+def _remove(mount_point: Path) -> None:
+    detach_all(mount_point)
     # Only an empty directory or a file of ours: should a mount be left, the kernel refuses.
-    if place.is_dir():
-        place.rmdir()
+    if mount_point.is_dir():
+        mount_point.rmdir()
     else:
-        place.unlink(missing_ok=True)
+        mount_point.unlink(missing_ok=True)
 
 
-def _stage_volume(volume: Volume, place: Path) -> None:
+def _stage_volume(volume: Volume, mount_point: Path) -> None:
     try:
         # The path was without links when the session was made. One that has come since may lead anywhere.
         with closing(openat2(-1, volume.source, os.O_PATH, RESOLVE_NO_SYMLINKS)) as found:
@@ -205,28 +205,31 @@ def _stage_volume(volume: Volume, place: Path) -> None:
         raise ShareUnavailable(f"volume {volume.source}:{volume.path}", str(error.strerror)) from error
     with closing(copy):
         if stat.S_ISDIR(os.fstat(copy).st_mode):
-            place.mkdir()
+            mount_point.mkdir()
         else:
-            place.touch()
+            mount_point.touch()
         set_mount_attributes(copy, _HARDENED | (MOUNT_ATTR_RDONLY if volume.read_only else 0))
-        with closing(os.open(place, os.O_PATH | os.O_CLOEXEC)) as target:
+        with closing(os.open(mount_point, os.O_PATH | os.O_CLOEXEC)) as target:
             move_mount(copy, target)
         set_mount_attributes(copy, 0)  # below a mount that is shared with others it has become so too
 
 
-def _stage_secrets(secrets: tuple[Secret, ...], place: Path) -> None:
+def _stage_secrets(secrets: tuple[Secret, ...], mount_point: Path) -> None:
     contents = [(secret.name, read_secret(secret)) for secret in secrets]
-    place.mkdir()
-    mount("waypoint-secrets", place, "ramfs", 0, "mode=755")  # unlike tmpfs it is never swapped out
+    mount_point.mkdir()
+    mount("waypoint-secrets", mount_point, "ramfs", 0, "mode=755")  # unlike tmpfs it is never swapped out
     for name, content in contents:
-        (place / name).write_bytes(content)
-        (place / name).chmod(0o444)
+        (mount_point / name).write_bytes(content)
+        (mount_point / name).chmod(0o444)
     # A mount becomes read-only only if nobody has a file of it open for writing: a program that another thread is just
     # starting may still have inherited one. A copy of the mount has no writers.
-    with closing(os.open(place, os.O_PATH | os.O_CLOEXEC)) as mounted, closing(clone_mount(mounted)) as copy:
+    with (
+        closing(os.open(mount_point, os.O_PATH | os.O_CLOEXEC)) as mounted,
+        closing(clone_mount(mounted)) as copy,
+    ):
         set_mount_attributes(copy, _HARDENED | MOUNT_ATTR_NOEXEC | MOUNT_ATTR_RDONLY)
-        unmount(place, MNT_DETACH)
-        with closing(os.open(place, os.O_PATH | os.O_CLOEXEC)) as target:
+        unmount(mount_point, MNT_DETACH)
+        with closing(os.open(mount_point, os.O_PATH | os.O_CLOEXEC)) as target:
             move_mount(copy, target)
         set_mount_attributes(copy, 0)  # as above
 

@@ -33,35 +33,35 @@ _ATTRIBUTES = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
 
 def show_work(platform: Platform, session: SessionRecord, incarnation: str) -> None:
     """Let the session's work directory, if it has one, show the files of that incarnation. Done already is fine."""
-    place = session.settings.work_dir
-    if place is None:
+    work_dir = session.settings.work_dir
+    if work_dir is None:
         return
     try:
-        _show(platform, session, incarnation, Path(place))
+        _show(platform, session, incarnation, Path(work_dir))
     except OSError as error:
         raise EngineError(
-            f"the live files cannot be shown at {place}: {error.strerror}",
+            f"the live files cannot be shown at {work_dir}: {error.strerror}",
             hint="make it an empty directory again; the next command shows them there",
         ) from error
 
 
-def _show(platform: Platform, session: SessionRecord, incarnation: str, place: Path) -> None:
-    place.mkdir(parents=True, exist_ok=True)
+def _show(platform: Platform, session: SessionRecord, incarnation: str, work_dir: Path) -> None:
+    work_dir.mkdir(parents=True, exist_ok=True)
     with directory_root(platform.layout.mount(incarnation), "") as root:
         try:
             found = root.open(session.workspace, os.O_PATH | os.O_DIRECTORY)
         except (FileNotFoundError, NotADirectoryError):
-            log.warning("%s shows nothing: there is no %s in the session", place, session.workspace)
+            log.warning("%s shows nothing: there is no %s in the session", work_dir, session.workspace)
             hide_work(session)
             return
         with closing(found):
-            if os.path.samestat(os.stat(place), os.fstat(found)):
+            if os.path.samestat(os.stat(work_dir), os.fstat(found)):
                 return
             copy = clone_mount(found)
     with closing(copy):
         set_mount_attributes(copy, _ATTRIBUTES)
         hide_work(session)
-        with closing(os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as target:
+        with closing(os.open(work_dir, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as target:
             move_mount(copy, target)
         set_mount_attributes(copy, 0)  # below a mount that is shared with others it has become so too
 
@@ -76,8 +76,8 @@ def show_work_again(platform: Platform, session: SessionRecord, incarnation: str
 
 def hide_work(session: SessionRecord) -> None:
     """Let the work directory show nothing. Programs that are still in it keep what they have. Done already is fine."""
-    place = session.settings.work_dir
-    if place is None:
+    work_dir = session.settings.work_dir
+    if work_dir is None:
         return
-    while any(entry.path == place and entry.fstype == "overlay" for entry in read_mounts()):
-        unmount(place, MNT_DETACH)
+    while any(entry.path == work_dir and entry.fstype == "overlay" for entry in read_mounts()):
+        unmount(work_dir, MNT_DETACH)

@@ -367,16 +367,16 @@ def _libvterm() -> Ability:
 
 
 def _free_space(state_dir: Path) -> Ability:
-    place = state_dir.absolute()
-    while not place.exists():
-        place = place.parent
-    host = os.statvfs(place)
+    existing = state_dir.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    host = os.statvfs(existing)
     free = host.f_bavail * host.f_frsize
     return Ability(
         name="free space",
         found=free >= MIN_FREE_BYTES,
         required=True,
-        detail=f"{free / (1 << 30):.1f} GiB at {place}",
+        detail=f"{free / (1 << 30):.1f} GiB at {existing}",
         why="bases, branches and checkpoints are kept there",
         remedy=f"free at least {MIN_FREE_BYTES >> 30} GiB, or choose another --state-dir",
     )

@@ -77,8 +77,11 @@ class BranchFiles:
             write_all(made, content, 0)
             os.fchmod(made, mode)
 
-        with self._reached("write_file", writes=True, wait=wait) as root, root.place(inside) as place:
-            put_file(place, fill)
+        with (
+            self._reached("write_file", writes=True, wait=wait) as root,
+            root.destination(inside) as destination,
+        ):
+            put_file(destination, fill)
 
     def upload(
         self,
@@ -138,12 +141,13 @@ class BranchFiles:
 
         inside = _inside(path)
         job = CopyJob(keeps_links=links, on_progress=on_progress)
-        with self._reached("upload", writes=True, wait=wait) as root, root.place(inside) as place:
-            if place.names and status_of(place.directory, place.names[0]) is not None:
+        with self._reached("upload", writes=True, wait=wait) as root, root.destination(inside) as destination:
+            if destination.names and status_of(destination.directory, destination.names[0]) is not None:
                 raise CopyFailed(
-                    place.shown, "a tar stream is unpacked into a directory, and something else is there"
+                    destination.shown,
+                    "a tar stream is unpacked into a directory, and something else is there",
                 )
-            put_directory(place, lambda made: unpack_tar(stream, made, job))
+            put_directory(destination, lambda made: unpack_tar(stream, made, job))
         return job.result()
 
     def download_tar(
@@ -224,14 +228,14 @@ def copy_between(
                     job.advance(directories=1)
 
                 check_tree(directory, job, shown)  # before anything is made for it
-                with target.place(to) as place:
-                    put_directory(place, fill)
+                with target.destination(to) as destination:
+                    put_directory(destination, fill)
         elif stat.S_ISREG(status.st_mode):
-            with reopened(found, READING) as content, target.place(to, into=name) as place:
-                put_file(place, lambda made: copy_content(content, made, job, shown))
+            with reopened(found, READING) as content, target.destination(to, into=name) as destination:
+                put_file(destination, lambda made: copy_content(content, made, job, shown))
         elif stat.S_ISLNK(status.st_mode) and job.keeps_links:
-            with target.place(to, into=name) as place:
-                put_link(place, os.readlink("", dir_fd=found))
+            with target.destination(to, into=name) as destination:
+                put_link(destination, os.readlink("", dir_fd=found))
             job.advance(links=1)
         else:
             refuse(status.st_mode, shown)

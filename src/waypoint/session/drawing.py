@@ -34,12 +34,12 @@ def draw_tree(session: "Session") -> str:
         below[checkpoint.parent].append(_Item(f"● {checkpoint.name}  {about}", checkpoint.id))
     name = f" ({session.record.name})" if session.record.name else ""
     lines = [f"{session.id}{name}  base {session.base_name}, started in {session.record.workspace}"]
-    waiting = _place(below[None], "")
+    waiting = _lead_in(below[None], "")
     while waiting:
         item, lead, indent = waiting.pop()
         lines.append(lead + item.label)
         if item.checkpoint is not None:
-            waiting += _place(below[item.checkpoint], indent)
+            waiting += _lead_in(below[item.checkpoint], indent)
     return "\n".join(lines)
 
 
@@ -51,7 +51,7 @@ class _Item:
     checkpoint: str | None = None
 
 
-def _place(items: list[_Item], indent: str) -> list[tuple[_Item, str, str]]:
+def _lead_in(items: list[_Item], indent: str) -> list[tuple[_Item, str, str]]:
     """Each item with what stands before it and before the lines below it; the last one first."""
     if len(items) == 1 and items[0].checkpoint is not None:
         return [(items[0], indent, indent)]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from waypoint.names import MAIN
-from waypoint.session.commands.branch_client import Place
+from waypoint.session.commands.branch_address import BranchAddress
 from waypoint.session.commands.exec import CommandResult, run_command, start_command
 from waypoint.session.commands.isolated import Input, run_isolated, start_isolated
 from waypoint.session.commands.jobs import Job, list_jobs
@@ -33,7 +33,7 @@ class BranchInteraction:
 
     @property
     @abstractmethod
-    def place(self) -> Place:
+    def address(self) -> BranchAddress:
         """How to reach the branch."""
 
     # -- commands
@@ -54,7 +54,7 @@ class BranchInteraction:
         collected. A second caller waits its turn, or gets Busy with ``wait=False``.
         """
         return run_command(
-            self.place,
+            self.address,
             command,
             terminal=terminal,
             timeout_s=timeout_s,
@@ -74,7 +74,7 @@ class BranchInteraction:
     ) -> CommandStream:
         """Run ``command`` as exec() does, and iterate over its output while it runs."""
         return CommandStream(
-            self.place,
+            self.address,
             command,
             terminal=terminal,
             timeout_s=timeout_s,
@@ -100,7 +100,7 @@ class BranchInteraction:
         Its outputs are apart (``output``, ``errors``). Any number may run at once, also while the shell is busy.
         """
         return run_isolated(
-            self.place,
+            self.address,
             command,
             stdin=stdin,
             cwd=cwd,
@@ -114,7 +114,7 @@ class BranchInteraction:
 
     def start(self, command: str, *, terminal: str = MAIN, wait: bool = True) -> Job:
         """Start ``command`` in the branch's shell and leave it to itself. The shell is busy until it ends."""
-        return Job(self.place, start_command(self.place, command, terminal=terminal, wait=wait))
+        return Job(self.address, start_command(self.address, command, terminal=terminal, wait=wait))
 
     def start_isolated(
         self,
@@ -125,21 +125,21 @@ class BranchInteraction:
         user: str | None = None,
     ) -> Job:
         """Start ``command`` beside the shells and leave it to itself."""
-        return Job(self.place, start_isolated(self.place, command, cwd=cwd, env=env, user=user))
+        return Job(self.address, start_isolated(self.address, command, cwd=cwd, env=env, user=user))
 
     # -- jobs
 
     def jobs(self) -> list[JobStatus]:
         """The commands that the branch keeps, running and ended, oldest first."""
-        return list_jobs(self.place)
+        return list_jobs(self.address)
 
     def job(self, number: int) -> Job:
-        return Job(self.place, number)
+        return Job(self.address, number)
 
     # -- terminals
 
     def terminals(self) -> list[TerminalStatus]:
-        return open_and_type.list_terminals(self.place)
+        return open_and_type.list_terminals(self.address)
 
     def open_terminal(
         self,
@@ -157,29 +157,31 @@ class BranchInteraction:
         bash, and no variables that tell programs that nobody is there.
         """
         open_and_type.new_terminal(
-            self.place, name, size=size, shell=shell, cwd=cwd, env=env, attended=attended
+            self.address, name, size=size, shell=shell, cwd=cwd, env=env, attended=attended
         )
 
     def close_terminal(self, name: str) -> None:
-        open_and_type.close_terminal(self.place, name)
+        open_and_type.close_terminal(self.address, name)
 
     def resize(self, size: WindowSize, *, terminal: str = MAIN) -> None:
         """Give a terminal (rows, columns); its programs get SIGWINCH."""
-        open_and_type.resize_terminal(self.place, terminal, size)
+        open_and_type.resize_terminal(self.address, terminal, size)
 
     def interrupt(self, *, terminal: str = MAIN) -> None:
         """As the key Ctrl-C does: SIGINT for what runs in the foreground."""
-        open_and_type.signal_terminal(self.place, terminal, signal.SIGINT)
+        open_and_type.signal_terminal(self.address, terminal, signal.SIGINT)
 
     def send(self, *keys: str, terminal: str = MAIN, literal: bool = False) -> None:
         """Type text and named keys (``Enter``, ``C-c``, ``Up``), as ``tmux send-keys`` does."""
-        open_and_type.send_keys(self.place, terminal, keys, literal=literal)
+        open_and_type.send_keys(self.address, terminal, keys, literal=literal)
 
     def screen(self, *, terminal: str = MAIN, scrollback: int = 0) -> Screen:
         """What the terminal shows now."""
-        from waypoint.session.terminals.screen import look  # the emulator, which most callers do without
+        from waypoint.session.terminals.screen import (
+            read_screen,  # the emulator, which most callers do without
+        )
 
-        return look(self.place, terminal, scrollback)
+        return read_screen(self.address, terminal, scrollback)
 
     def wait_for(
         self,
@@ -193,7 +195,7 @@ class BranchInteraction:
         """Wait until the screen shows ``text``, or is quiet for ``idle_ms``, or its command has ended."""
         from waypoint.session.terminals.screen import wait_for  # as above
 
-        return wait_for(self.place, terminal, text=text, idle_ms=idle_ms, exit=exit, timeout_s=timeout_s)
+        return wait_for(self.address, terminal, text=text, idle_ms=idle_ms, exit=exit, timeout_s=timeout_s)
 
 
 def _limit(output_limit: int | None, on_output: Callable[[bytes], None] | None) -> int | None:

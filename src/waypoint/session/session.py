@@ -19,21 +19,20 @@ from waypoint.session.background.port_forwards import (
     unexpose_port,
 )
 from waypoint.session.branch_files import BranchFiles
-from waypoint.session.commands.branch_client import Place
+from waypoint.session.commands.branch_address import BranchAddress
 from waypoint.session.context import Context
 from waypoint.session.drawing import draw_tree
 from waypoint.session.interaction import BranchInteraction
 from waypoint.session.lifecycle.branch_lock import check_new_names, default_branch_names
+from waypoint.session.lifecycle.fork import fork_checkpoint
 from waypoint.session.lifecycle.host_program import program_of, restore_with_program, snapshot_with_program
-from waypoint.session.lifecycle.operations import (
-    cleanup_session,
-    destroy_branch,
-    fork_checkpoint,
-    promote_branch,
-    restore_branch,
-)
-from waypoint.session.lifecycle.snapshot import park_branch, snapshot_branch
-from waypoint.session.lifecycle.suspend import resume_session, suspend_session
+from waypoint.session.lifecycle.park import park_branch
+from waypoint.session.lifecycle.promote import promote_branch
+from waypoint.session.lifecycle.remove import cleanup_session, destroy_branch
+from waypoint.session.lifecycle.restore import restore_branch
+from waypoint.session.lifecycle.resume import resume_session
+from waypoint.session.lifecycle.snapshot import snapshot_branch
+from waypoint.session.lifecycle.suspend import suspend_session
 from waypoint.store.image_names import short_name
 
 __all__ = ["Branch", "Session"]
@@ -72,9 +71,9 @@ class Branch(BranchFiles, BranchInteraction):
         return self.session.context, self.session.record, self.name
 
     @property
-    def place(self) -> Place:
+    def address(self) -> BranchAddress:
         context = self.session.context
-        return Place(str(context.layout.state_dir), context.catalogue, self.session.id, self.name)
+        return BranchAddress(str(context.layout.state_dir), context.catalogue, self.session.id, self.name)
 
     def snapshot(
         self,
@@ -172,8 +171,8 @@ class Session(BranchFiles, BranchInteraction):
     @property
     def work_directory(self) -> Path | None:
         """Where the host has the workspace of ``main`` mounted, if the session was created so."""
-        place = self.record.settings.work_dir
-        return None if place is None else Path(place)
+        work_dir = self.record.settings.work_dir
+        return None if work_dir is None else Path(work_dir)
 
     @property
     def base_name(self) -> str:
@@ -187,8 +186,8 @@ class Session(BranchFiles, BranchInteraction):
         return short_name(stored.names[0]) if stored.names else stored.id[:12]
 
     @property
-    def place(self) -> Place:
-        return self.main.place
+    def address(self) -> BranchAddress:
+        return self.main.address
 
     def _where(self) -> tuple[Context, SessionRecord, str]:
         return self.main._where()

@@ -20,7 +20,7 @@ from waypoint.session.creation.hidden_paths import choose_hidden, without_hidden
 from waypoint.session.creation.image_settings import with_image
 from waypoint.session.creation.network_choice import choose_network
 from waypoint.session.creation.share_choice import check_secrets, check_volumes
-from waypoint.session.lifecycle.operations import create_session
+from waypoint.session.lifecycle.create import create_session
 from waypoint.session.lifecycle.recovery import recover_abandoned
 from waypoint.session.session import Session
 from waypoint.shell.terminal import WindowSize
@@ -115,7 +115,7 @@ class Waypoint:
             walls=walls or Walls(),
             volumes=check_volumes(volumes, state_dir, has_secrets=bool(secrets)),
             secrets=check_secrets(secrets),
-            work_dir=None if isinstance(work_dir, bool) else self._free_place(work_dir),
+            work_dir=None if isinstance(work_dir, bool) else self._free_work_dir(work_dir),
         )
         stored = find_stored(base, self.context.catalogue.base)
         with nullcontext() if stored is None else using_base(self.context, stored):
@@ -144,25 +144,25 @@ class Waypoint:
         ensure_attendant(self.context, record)
         return Session(self.context, record)
 
-    def _free_place(self, path: str | Path) -> str:
+    def _free_work_dir(self, path: str | Path) -> str:
         """Where a work directory can be mounted."""
-        place = os.path.realpath(path)
+        work_dir = os.path.realpath(path)
         taken = {session.settings.work_dir: session.id for session in self.context.catalogue.sessions()}
         reason = ""
-        if place in taken:
-            reason = f"it is that of session {taken[place]}"
-        elif not os.path.isdir(place):
-            reason = "it is no directory" if os.path.lexists(place) else "it does not exist"
-        elif os.path.ismount(place):
+        if work_dir in taken:
+            reason = f"it is that of session {taken[work_dir]}"
+        elif not os.path.isdir(work_dir):
+            reason = "it is no directory" if os.path.lexists(work_dir) else "it does not exist"
+        elif os.path.ismount(work_dir):
             reason = "something else is mounted there"
-        elif os.listdir(place):
+        elif os.listdir(work_dir):
             reason = "it is not empty"
         if reason:
             raise UsageError(
                 f"{path} cannot be the work directory: {reason}",
                 hint="name an empty directory, or none: then it is in the state directory",
             )
-        return place
+        return work_dir
 
     def bases(self, env: Mapping[str, str] | None = None) -> Bases:
         """The bases in the pool. ``env`` are variables for those who fetch something: proxies, logins."""

@@ -80,13 +80,13 @@ class DockerCheckpointBackend(LiveContainerBackend):
 
     def spawn(self, image: Image, branch_id: str) -> Instance:
         name = self._new_name(branch_id)
-        self._revive(image, name, self._arguments(branch_id))
+        self._restore_into(image, name, self._arguments(branch_id))
         return Instance(id=name, handle={"container": name})
 
-    def _revive_beside(self, image: Image, container: str, stand_in: str) -> None:
-        self._revive(image, stand_in, self._arguments(MAIN if self._is_of(container, MAIN) else ""))
+    def _restore_beside(self, image: Image, container: str, stand_in: str) -> None:
+        self._restore_into(image, stand_in, self._arguments(MAIN if self._is_of(container, MAIN) else ""))
 
-    def _revive(self, image: Image, container: str, arguments: Sequence[str]) -> None:
+    def _restore_into(self, image: Image, container: str, arguments: Sequence[str]) -> None:
         try:
             self.engine.launch(
                 "create", "--name", container, "--user", "0", *arguments, str(image.handle["image"])

@@ -11,7 +11,12 @@ from functools import partial
 from typing import IO, Any
 
 from statefork.backend import Command, CommandResult
-from statefork.backends.processes.client_commands import KILL_TIMEOUT_S, kill_words, run_told, telling
+from statefork.backends.processes.client_commands import (
+    KILL_TIMEOUT_S,
+    kill_words,
+    reporting_pid,
+    run_through_client,
+)
 from statefork.errors import BackendFailed, BackendUnavailable
 from waypoint.errors import ToolMissing, ToolTimedOut
 from waypoint.kernel.processes.programs import DEVNULL, Finished, Popen, run_tool, spawn
@@ -178,15 +183,15 @@ class Engine(ABC):
 
     def execute(self, container: str, command: Command, timeout_s: float | None) -> CommandResult:
         """Run a command in a shell of its own. Raises CommandTimedOut when it was ended, BackendFailed if it never began."""
-        told = run_told(
-            partial(self._start_client, container, telling(command)),
+        result = run_through_client(
+            partial(self._start_client, container, reporting_pid(command)),
             lambda pid: self.ask("kill", "exec", container, *kill_words(pid), timeout_s=KILL_TIMEOUT_S),
             timeout_s,
         )
-        if not told.has_begun:
-            reason = _last_lines(told.errors) or f"{self.name} ended with {told.status}"
+        if not result.has_begun:
+            reason = _last_lines(result.errors) or f"{self.name} ended with {result.status}"
             raise BackendFailed(self.backend, "exec", reason)
-        return CommandResult(exit_code=told.status, output=told.output, errors=told.errors)
+        return CommandResult(exit_code=result.status, output=result.output, errors=result.errors)
 
     def pipe(
         self, container: str, words: Sequence[str], stdin: IO[bytes] | None, stdout: IO[bytes]

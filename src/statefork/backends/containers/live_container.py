@@ -110,7 +110,7 @@ class LiveContainerBackend(ContainerBackend):
         """Let a container that cannot go on in place go on all the same, as what was just saved, under its name."""
         stand_in = f"{container}-{secrets.token_hex(2)}"
         try:
-            self._revive_beside(saved, container, stand_in)
+            self._restore_beside(saved, container, stand_in)
         except BackendFailed as error:
             self.delete(saved)
             again = f"{self.engine.name} start {container}"
@@ -124,7 +124,7 @@ class LiveContainerBackend(ContainerBackend):
         self.engine.ask("rename", "rename", stand_in, container)
 
     @abstractmethod
-    def _revive_beside(self, image: Image, container: str, stand_in: str) -> None:
+    def _restore_beside(self, image: Image, container: str, stand_in: str) -> None:
         """Bring an image to life as ``stand_in``, with all that ``container`` has, which stands still."""
 
     # -- working

@@ -62,9 +62,9 @@ def _try(kernel: Kernel) -> Verdict:
         tempfile.TemporaryDirectory(prefix="statefork-kvm-") as name,
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as console,
     ):
-        place = Path(name)
-        with listening_in(place, "console") as listener:
-            connect_in(place, "console", console, BOOT_TIMEOUT_S)
+        directory = Path(name)
+        with listening_in(directory, "console") as listener:
+            connect_in(directory, "console", console, BOOT_TIMEOUT_S)
             command = ["-M", "microvm,pit=on,pic=on,rtc=on", "-accel", "kvm", "-cpu", "host", "-m", "128"]
             command += ["-kernel", os.fspath(kernel.vmlinux), "-append", "console=ttyS0 panic=-1 reboot=t"]
             command += [
@@ -74,7 +74,7 @@ def _try(kernel: Kernel) -> Verdict:
                 "chardev:console",
             ]
             try:
-                process = start_qemu(place, command, pass_fds=(listener,))
+                process = start_qemu(directory, command, pass_fds=(listener,))
             except BackendFailed as error:
                 return Verdict(False, f"QEMU cannot use KVM here: {error.reason.splitlines()[0]}")
         try:

@@ -115,7 +115,9 @@ class MicrovmBackend(Backend):
             recipe = Recipe(
                 driver=driver, kernel=self._kernel(), base=base, shape=self._shape, disk_mb=self._disk_mb
             )
-            with held_template(root, recipe, lambda place, left: _connect(driver, place, left)) as template:
+            with held_template(
+                root, recipe, lambda directory, left: _connect(driver, directory, left)
+            ) as template:
                 instance = self._load(root, driver, template)
         if self._inject_dir is not None:
             with UndoStack("start of a microVM") as undo:
@@ -129,12 +131,12 @@ class MicrovmBackend(Backend):
             driver = self._driver(instance.handle)
             target = self._own(root) / "images" / snapshot_id
             target.mkdir(parents=True, mode=0o700)
-            place = self._place(root, instance)
+            directory = self._machine_directory(root, instance)
             try:
-                with being_saved(place):
-                    driver.save(place, target)
-                sizes = _added(target, _origin(place))
-                _set_origin(place, target)
+                with being_saved(directory):
+                    driver.save(directory, target)
+                sizes = _added(target, _origin(directory))
+                _set_origin(directory, target)
             except BaseException:
                 remove_directory(target)
                 raise
@@ -147,7 +149,7 @@ class MicrovmBackend(Backend):
     def discard(self, instance: Instance) -> None:
         with explained(self.name, "discard"), self._storage.opened() as root:
             VmProcess.from_handle(instance.handle).end()
-            remove_directory(self._place(root, instance))
+            remove_directory(self._machine_directory(root, instance))
 
     def delete(self, image: Image) -> None:
         with explained(self.name, "delete"), self._storage.opened() as root:
@@ -157,8 +159,8 @@ class MicrovmBackend(Backend):
         with explained(self.name, "cleanup"):
             if self._storage.directory.is_dir():
                 with self._storage.opened() as root:
-                    for place in self._own(root).glob("machines/*"):  # of a call that was cut off
-                        if (process := VmProcess.noted_in(place)) is not None:
+                    for directory in self._own(root).glob("machines/*"):  # of a call that was cut off
+                        if (process := VmProcess.noted_in(directory)) is not None:
                             process.end()
                     remove_directory(self._own(root))
                     drop_half_made(root)
@@ -186,14 +188,14 @@ class MicrovmBackend(Backend):
 
     def connect(self, instance: Instance) -> ShellClient:
         """A connection to the init inside. Raises Broken."""
-        place, driver = self.machine_directory(instance), self._driver(instance.handle)
-        settle(place, lambda: driver.go_on(place))
-        return _connect(driver, place, ANSWER_TIMEOUT_S)
+        directory, driver = self.machine_directory(instance), self._driver(instance.handle)
+        settle(directory, lambda: driver.go_on(directory))
+        return _connect(driver, directory, ANSWER_TIMEOUT_S)
 
     def machine_directory(self, instance: Instance) -> Path:
         """Where the files and sockets of a machine are."""
         with self._storage.opened() as root:
-            return self._place(root, instance)
+            return self._machine_directory(root, instance)
 
     # -- beneath
 
@@ -223,19 +225,19 @@ class MicrovmBackend(Backend):
         if not image.is_dir():
             raise BackendFailed(self.name, "restore", f"{image} is gone")
         name = secrets.token_hex(4)
-        place = self._own(root) / "machines" / name
-        place.mkdir(parents=True, mode=0o700)
+        directory = self._own(root) / "machines" / name
+        directory.mkdir(parents=True, mode=0o700)
         process = None
         try:
-            process = driver.load(image, place, self._shape)
-            process.note_in(place)
-            _set_origin(place, image)
+            process = driver.load(image, directory, self._shape)
+            process.note_in(directory)
+            _set_origin(directory, image)
             # Before anyone uses it, it gets the time and random numbers of its own.
-            _connect(driver, place, ANSWER_TIMEOUT_S, renew=True).close()
+            _connect(driver, directory, ANSWER_TIMEOUT_S, renew=True).close()
         except BaseException:
             if process is not None:
                 process.end()
-            remove_directory(place)
+            remove_directory(directory)
             raise
         return Instance(id=name, handle={**driver.to_handle(), **process.to_handle()})
 
@@ -254,7 +256,7 @@ class MicrovmBackend(Backend):
     def _own(self, root: Path) -> Path:
         return root / self.tag
 
-    def _place(self, root: Path, instance: Instance) -> Path:
+    def _machine_directory(self, root: Path, instance: Instance) -> Path:
         return self._own(root) / "machines" / instance.id
 
 
@@ -274,20 +276,20 @@ def _added(image: Path, origin: Path) -> dict[str, int]:
     return {entry.name: added_bytes(image / entry.name, origin / entry.name) for entry in os.scandir(image)}
 
 
-def _origin(place: Path) -> Path:
+def _origin(directory: Path) -> Path:
     """What a running machine was loaded from, or saved as last."""
-    return Path(os.readlink(place / "origin"))
+    return Path(os.readlink(directory / "origin"))
 
 
-def _set_origin(place: Path, image: Path) -> None:
-    (place / "origin").unlink(missing_ok=True)
-    (place / "origin").symlink_to(image)
+def _set_origin(directory: Path, image: Path) -> None:
+    (directory / "origin").unlink(missing_ok=True)
+    (directory / "origin").symlink_to(image)
 
 
-def _connect(driver: Driver, place: Path, timeout_s: float, *, renew: bool = False) -> ShellClient:
-    """Reach the init of the machine in ``place``. Raises Broken."""
+def _connect(driver: Driver, directory: Path, timeout_s: float, *, renew: bool = False) -> ShellClient:
+    """Reach the init of the machine in ``directory``. Raises Broken."""
     try:
-        line = driver.connect(place, timeout_s)
+        line = driver.connect(directory, timeout_s)
         try:
             line.open(timeout_s, renew=renew)
         except BaseException:

@@ -66,29 +66,29 @@ class Driver(ABC):
         """What a saved machine depends on: it can be loaded by the same monitor only."""
 
     @abstractmethod
-    def boot(self, place: Path, kernel: Kernel, initramfs: Path, shape: Shape) -> VmProcess:
-        """Start a machine from its kernel; its disk is in ``place``."""
+    def boot(self, directory: Path, kernel: Kernel, initramfs: Path, shape: Shape) -> VmProcess:
+        """Start a machine from its kernel; its disk is in ``directory``."""
 
     @abstractmethod
-    def save(self, place: Path, target: Path) -> None:
+    def save(self, directory: Path, target: Path) -> None:
         """Save a running machine into the new directory ``target``; it goes on, also if that fails."""
 
     @abstractmethod
-    def go_on(self, place: Path) -> None:
+    def go_on(self, directory: Path) -> None:
         """Let a machine that was stopped to be saved go on; one that runs is not changed."""
 
     @abstractmethod
-    def load(self, image: Path, place: Path, shape: Shape) -> VmProcess:
-        """Bring a saved machine to life in the new directory ``place``, running."""
+    def load(self, image: Path, directory: Path, shape: Shape) -> VmProcess:
+        """Bring a saved machine to life in the new directory ``directory``, running."""
 
     @abstractmethod
-    def connect(self, place: Path, timeout_s: float) -> Line:
+    def connect(self, directory: Path, timeout_s: float) -> Line:
         """A connection to the relay inside the machine. Raises OSError."""
 
-    def last_words(self, place: Path) -> str:
+    def last_words(self, directory: Path) -> str:
         """What the machine wrote to its console, where that is kept: the end of it, for a failure's message."""
         try:
-            text = (place / "console").read_text(errors="replace")
+            text = (directory / "console").read_text(errors="replace")
         except FileNotFoundError:
             return ""
         return " / ".join(line.strip() for line in text.splitlines()[-3:] if line.strip())

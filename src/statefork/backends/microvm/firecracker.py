@@ -62,9 +62,9 @@ class FirecrackerDriver(Driver):
         except HostError as error:
             raise BackendFailed("firecracker", "ask for its version", str(error)) from error
 
-    def boot(self, place: Path, kernel: Kernel, initramfs: Path, shape: Shape) -> VmProcess:
+    def boot(self, directory: Path, kernel: Kernel, initramfs: Path, shape: Shape) -> VmProcess:
         words = f"console=ttyS0 quiet panic=-1 reboot=k -- machine --vsock {GUEST_PORT}"
-        process, api = launch(self._program, place, API_SOCKET, place)
+        process, api = launch(self._program, directory, API_SOCKET, directory)
         try:
             api.put("/machine-config", {"vcpu_count": shape.vcpus, "mem_size_mib": shape.memory_mb})
             api.put(
@@ -86,15 +86,15 @@ class FirecrackerDriver(Driver):
             raise
         return process
 
-    def save(self, place: Path, target: Path) -> None:
-        save_snapshot(FirecrackerApi(place, API_SOCKET), {DISK: place / DISK}, target)
+    def save(self, directory: Path, target: Path) -> None:
+        save_snapshot(FirecrackerApi(directory, API_SOCKET), {DISK: directory / DISK}, target)
 
-    def go_on(self, place: Path) -> None:
-        resume(FirecrackerApi(place, API_SOCKET))
+    def go_on(self, directory: Path) -> None:
+        resume(FirecrackerApi(directory, API_SOCKET))
 
-    def load(self, image: Path, place: Path, shape: Shape) -> VmProcess:
-        clone_file(image / DISK, place / DISK)
-        process, api = launch(self._program, place, API_SOCKET, place)
+    def load(self, image: Path, directory: Path, shape: Shape) -> VmProcess:
+        clone_file(image / DISK, directory / DISK)
+        process, api = launch(self._program, directory, API_SOCKET, directory)
         try:
             load_snapshot(api, image)
         except BaseException:
@@ -102,13 +102,13 @@ class FirecrackerDriver(Driver):
             raise
         return process
 
-    def connect(self, place: Path, timeout_s: float) -> Line:
+    def connect(self, directory: Path, timeout_s: float) -> Line:
         """Firecracker's own handshake: the port that is wanted, one line each way."""
         deadline = time.monotonic() + timeout_s
         while True:
             line = Line()
             try:
-                connect_in(place, VSOCK_SOCKET, line, timeout_s)
+                connect_in(directory, VSOCK_SOCKET, line, timeout_s)
                 line.send(f"CONNECT {GUEST_PORT}\n".encode())
                 if _read_line(line).startswith(b"OK "):
                     return line
@@ -124,13 +124,13 @@ class FirecrackerDriver(Driver):
                 raise
 
 
-def launch(program: str, place: Path, api_socket: str, notes: Path) -> tuple[VmProcess, FirecrackerApi]:
-    """Start Firecracker in ``place``, as nobody's child; return when its API answers. Raises BackendFailed.
+def launch(program: str, directory: Path, api_socket: str, notes: Path) -> tuple[VmProcess, FirecrackerApi]:
+    """Start Firecracker in ``directory``, as nobody's child; return when its API answers. Raises BackendFailed.
 
     Who it is, and what it complains of, is written down in ``notes``.
     """
-    command = ["env", f"--chdir={place}", program, "--api-sock", api_socket]
-    socket_file = place / api_socket
+    command = ["env", f"--chdir={directory}", program, "--api-sock", api_socket]
+    socket_file = directory / api_socket
     api = FirecrackerApi(socket_file.parent, socket_file.name)
     try:
         start_in_background(command, notes)

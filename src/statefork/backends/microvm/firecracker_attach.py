@@ -35,7 +35,12 @@ from statefork.backends.microvm.firecracker import (
 from statefork.backends.microvm.firecracker_api import FirecrackerApi
 from statefork.backends.microvm.process import VmProcess
 from statefork.backends.microvm.storage import clone_file, remove_directory
-from statefork.backends.processes.client_commands import KILL_TIMEOUT_S, kill_words, run_told, telling
+from statefork.backends.processes.client_commands import (
+    KILL_TIMEOUT_S,
+    kill_words,
+    reporting_pid,
+    run_through_client,
+)
 from statefork.backends.processes.failures import explained
 from statefork.backends.processes.private_directory import make_private_room
 from statefork.errors import BackendFailed, WrongUse
@@ -169,10 +174,12 @@ class FirecrackerAttachBackend(Backend):
     def run(self, instance: Instance, command: Command, timeout_s: float | None) -> CommandResult:
         self._require_alive(instance)
         with explained(self.name, "exec"):
-            told = run_told(partial(self._start_ssh, telling(command)), self._end_command, timeout_s)
-        if told.status == SSH_FAILED:
-            raise BackendFailed(self.name, "exec", told.errors.strip() or "ssh gives no reason")
-        return CommandResult(exit_code=told.status, output=told.output, errors=told.errors)
+            result = run_through_client(
+                partial(self._start_ssh, reporting_pid(command)), self._end_command, timeout_s
+            )
+        if result.status == SSH_FAILED:
+            raise BackendFailed(self.name, "exec", result.errors.strip() or "ssh gives no reason")
+        return CommandResult(exit_code=result.status, output=result.output, errors=result.errors)
 
     def copy_in(self, instance: Instance, source: Path, path: str) -> None:
         self._require_alive(instance)
@@ -209,10 +216,12 @@ class FirecrackerAttachBackend(Backend):
 
     def _disks(self, instance: Instance) -> dict[str, Path]:
         """The files behind the machine's disks, by the names that Firecracker knows; read-only ones never change."""
-        place = Path(os.readlink(f"/proc/{VmProcess.from_handle(instance.handle).pid}/cwd"))
+        directory = Path(os.readlink(f"/proc/{VmProcess.from_handle(instance.handle).pid}/cwd"))
         drives = self._api.get("/vm/config")["drives"]
         return {
-            drive["drive_id"]: place / drive["path_on_host"] for drive in drives if not drive["is_read_only"]
+            drive["drive_id"]: directory / drive["path_on_host"]
+            for drive in drives
+            if not drive["is_read_only"]
         }
 
     def _put_back(self, saved: Path, disk: Path) -> None:

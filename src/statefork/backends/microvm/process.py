@@ -44,17 +44,17 @@ class VmProcess:
     def to_handle(self) -> dict[str, str | int]:
         return {"pid": self.pid, "started": self.started}
 
-    def note_in(self, place: Path) -> None:
+    def note_in(self, directory: Path) -> None:
         """Leave word in a machine's directory which process it is."""
-        (place / NOTE).write_text(json.dumps(self.to_handle()))
+        (directory / NOTE).write_text(json.dumps(self.to_handle()))
 
     @classmethod
-    def noted_in(cls, place: Path) -> "VmProcess | None":
+    def noted_in(cls, directory: Path) -> "VmProcess | None":
         """The process of the machine in a directory, also if we were killed before we could leave word."""
         try:
-            return cls.from_handle(json.loads((place / NOTE).read_text()))
+            return cls.from_handle(json.loads((directory / NOTE).read_text()))
         except (OSError, ValueError, KeyError):
-            return cls.begun(place)
+            return cls.begun(directory)
 
     @classmethod
     def begun(cls, notes: Path) -> "VmProcess | None":

@@ -63,36 +63,36 @@ class QemuDriver(Driver):
     def identity(self) -> str:
         return f"{qemu_version()} {self.to_handle()}"
 
-    def boot(self, place: Path, kernel: Kernel, initramfs: Path, shape: Shape) -> VmProcess:
-        with open(place / MEMORY, "xb") as memory:
+    def boot(self, directory: Path, kernel: Kernel, initramfs: Path, shape: Shape) -> VmProcess:
+        with open(directory / MEMORY, "xb") as memory:
             memory.truncate(shape.memory_mb << 20)
         words = f"console=ttyS0 quiet panic=-1 reboot=t {TCG_WORDS if not self._is_accelerated else ''}"
         boot = ["-kernel", os.fspath(kernel.vmlinux), "-initrd", os.fspath(initramfs)]
         boot += ["-append", f"{words} -- machine --port {PORT_DEVICE}"]
-        boot += ["-serial", f"file:{place / 'console'}"]
-        return self._start(place, shape, boot)
+        boot += ["-serial", f"file:{directory / 'console'}"]
+        return self._start(directory, shape, boot)
 
-    def save(self, place: Path, target: Path) -> None:
+    def save(self, directory: Path, target: Path) -> None:
         # A copy by reference waits until all is on the disk: most of it can get there while the machine runs.
-        _write_out(place / MEMORY)
-        with Qmp(place) as qmp, UndoStack("snapshot of a microVM") as undo:
+        _write_out(directory / MEMORY)
+        with Qmp(directory) as qmp, UndoStack("snapshot of a microVM") as undo:
             undo.always("continue", lambda: _continue(qmp))
             qmp.execute("stop")
             with open(target / STATE, "xb") as state:
                 _migrate(qmp, "migrate", state.fileno())
             for name in (MEMORY, DISK):
-                clone_file(place / name, target / name)
+                clone_file(directory / name, target / name)
 
-    def go_on(self, place: Path) -> None:
-        with Qmp(place) as qmp:
+    def go_on(self, directory: Path) -> None:
+        with Qmp(directory) as qmp:
             _continue(qmp)
 
-    def load(self, image: Path, place: Path, shape: Shape) -> VmProcess:
+    def load(self, image: Path, directory: Path, shape: Shape) -> VmProcess:
         for name in (MEMORY, DISK):
-            clone_file(image / name, place / name)
-        process = self._start(place, shape, ["-S", "-incoming", "defer", "-serial", "null"])
+            clone_file(image / name, directory / name)
+        process = self._start(directory, shape, ["-S", "-incoming", "defer", "-serial", "null"])
         try:
-            with Qmp(place) as qmp, open(image / STATE, "rb") as state:
+            with Qmp(directory) as qmp, open(image / STATE, "rb") as state:
                 _migrate(qmp, "migrate-incoming", state.fileno())
                 qmp.execute("cont")
         except BaseException:
@@ -100,23 +100,23 @@ class QemuDriver(Driver):
             raise
         return process
 
-    def connect(self, place: Path, timeout_s: float) -> Line:
+    def connect(self, directory: Path, timeout_s: float) -> Line:
         line = Line()
         try:
-            connect_in(place, PORT, line, timeout_s)
+            connect_in(directory, PORT, line, timeout_s)
         except BaseException:
             line.close()
             raise
         return line
 
-    def _start(self, place: Path, shape: Shape, extra: Sequence[str]) -> VmProcess:
-        with listening_in(place, PORT) as port:
+    def _start(self, directory: Path, shape: Shape, extra: Sequence[str]) -> VmProcess:
+        with listening_in(directory, PORT) as port:
             devices = [
                 *("-smp", str(shape.vcpus), "-m", str(shape.memory_mb)),
-                *("-object", _memory(place, shape)),
+                *("-object", _memory(directory, shape)),
                 *(
                     "-drive",
-                    f"if=none,id=disk,format=raw,discard=unmap,cache=unsafe,file={_value(place / DISK)}",
+                    f"if=none,id=disk,format=raw,discard=unmap,cache=unsafe,file={_value(directory / DISK)}",
                 ),
                 *("-device", "virtio-blk-device,drive=disk"),
                 *("-device", "virtio-serial-device"),
@@ -125,7 +125,7 @@ class QemuDriver(Driver):
             ]
             machine = "microvm,pit=on,pic=on,rtc=on,memory-backend=memory"
             command = ["-M", machine, *_accelerated(self._is_accelerated), *devices, *extra]
-            return start_qemu(place, command, pass_fds=(port,))
+            return start_qemu(directory, command, pass_fds=(port,))
 
 
 def qemu_version() -> str:
@@ -133,30 +133,30 @@ def qemu_version() -> str:
     return run_tool([PROGRAM, "--version"], timeout_s=START_TIMEOUT_S).stdout.splitlines()[0]
 
 
-def start_qemu(place: Path, command: Sequence[str], *, pass_fds: Sequence[int] = ()) -> VmProcess:
-    """Start QEMU in the background: no terminal, no child of ours; its monitor is ``qmp`` in ``place``.
+def start_qemu(directory: Path, command: Sequence[str], *, pass_fds: Sequence[int] = ()) -> VmProcess:
+    """Start QEMU in the background: no terminal, no child of ours; its monitor is ``qmp`` in ``directory``.
 
     It may start no program and gain no right. Raises BackendFailed with what QEMU says.
     """
     common = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
     common += ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]
     try:
-        with listening_in(place, "qmp") as monitor:
+        with listening_in(directory, "qmp") as monitor:
             common += ["-chardev", f"socket,id=qmp,fd={monitor},server=on,wait=off"]
             common += ["-mon", "chardev=qmp,mode=control"]
-            start_in_background([PROGRAM, *common, *command], place, pass_fds=(monitor, *pass_fds))
-        with Qmp(place):  # it greets when it is ready
-            return _begun(place)
+            start_in_background([PROGRAM, *common, *command], directory, pass_fds=(monitor, *pass_fds))
+        with Qmp(directory):  # it greets when it is ready
+            return _begun(directory)
     except BaseException as error:
-        if (process := VmProcess.begun(place)) is not None:
+        if (process := VmProcess.begun(directory)) is not None:
             process.end()
         if isinstance(error, BackendFailed):
-            raise BackendFailed("microvm", "start of QEMU", last_words(place) or error.reason) from error
+            raise BackendFailed("microvm", "start of QEMU", last_words(directory) or error.reason) from error
         raise
 
 
-def _begun(place: Path) -> VmProcess:
-    process = VmProcess.begun(place)
+def _begun(directory: Path) -> VmProcess:
+    process = VmProcess.begun(directory)
     if process is None:
         raise BackendFailed("microvm", "start of QEMU", "it has ended")
     return process
@@ -168,8 +168,8 @@ def _accelerated(yes: bool) -> list[str]:
     return ["-accel", "tcg,thread=multi", "-cpu", "max"]
 
 
-def _memory(place: Path, shape: Shape) -> str:
-    path = _value(place / MEMORY)
+def _memory(directory: Path, shape: Shape) -> str:
+    path = _value(directory / MEMORY)
     return f"memory-backend-file,id=memory,size={shape.memory_mb}M,share=on,mem-path={path}"
 
 

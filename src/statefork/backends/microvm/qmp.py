@@ -18,11 +18,11 @@ ANSWER_TIMEOUT_S = 60.0
 class Qmp:
     """A connection to the monitor of one machine; a context manager. QEMU serves one at a time."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._events: list[dict[str, Any]] = []
         try:
-            connect_in(place, "qmp", self._socket, ANSWER_TIMEOUT_S)
+            connect_in(directory, "qmp", self._socket, ANSWER_TIMEOUT_S)
             self._lines = self._socket.makefile("rb")
             self._next(time.monotonic() + ANSWER_TIMEOUT_S)  # the greeting
             self.execute("qmp_capabilities")

@@ -17,7 +17,7 @@ from statefork.backend import Command
 from statefork.errors import BackendFailed, CommandTimedOut
 from waypoint.kernel.processes.programs import Popen, TimeoutExpired
 
-__all__ = ["KILL_TIMEOUT_S", "Told", "kill_words", "run_told", "telling"]
+__all__ = ["KILL_TIMEOUT_S", "ClientResult", "kill_words", "run_through_client", "reporting_pid"]
 
 KILL_TIMEOUT_S = 30.0
 BEGIN_TIMEOUT_S = 30.0  # for a command whose time is up before the client has started it
@@ -29,7 +29,7 @@ _RUN_WORDS = _SAY_PID + 'exec "$@"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class ClientResult:
     """How the client ended, and what the command wrote. If it never began, the client's errors say why."""
 
     has_begun: bool
@@ -38,7 +38,7 @@ class Told:
     errors: str
 
 
-def telling(command: Command) -> tuple[str, ...]:
+def reporting_pid(command: Command) -> tuple[str, ...]:
     """The words to be run there: a shell that says who it is and becomes the command. It should lead a group of its own."""
     if isinstance(command, str):
         return ("sh", "-c", _RUN_LINE, "sh", command)
@@ -50,11 +50,11 @@ def kill_words(pid: int) -> tuple[str, ...]:
     return ("sh", "-c", f"kill -9 -{pid}")
 
 
-def run_told(
+def run_through_client(
     start: Callable[[IO[bytes], IO[bytes]], "Popen[bytes]"],
     end: Callable[[int], object],
     timeout_s: float | None,
-) -> Told:
+) -> ClientResult:
     """Wait for a command. ``start`` starts the client with its two outputs, ``end`` ends the command of that pid there.
 
     Raises CommandTimedOut when it was ended.
@@ -70,7 +70,7 @@ def run_told(
             _end(client, out, end)
             raise
         pid, output = _split(_content(out))
-        return Told(has_begun=pid is not None, status=status, output=output, errors=_content(err))
+        return ClientResult(has_begun=pid is not None, status=status, output=output, errors=_content(err))
 
 
 def _end(client: "Popen[bytes]", out: IO[bytes], end: Callable[[int], object]) -> str:

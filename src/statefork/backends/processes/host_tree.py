@@ -74,7 +74,7 @@ class HostTree:
         """The mounts by the names that a dump gives them."""
         return [f"mnt[/{CONTROL}]:control", *(f"mnt[{path}]:{_key(path)}" for path in self.shares)]
 
-    def places(self, instance: Path) -> list[str]:
+    def restored_names(self, instance: Path) -> list[str]:
         """Where a restore finds the mounts of these names."""
         shares = (f"mnt[{_key(path)}]:{path}" for path in self.shares)
         return [f"mnt[control]:{instance / CONTROL}", *shares]

@@ -66,13 +66,13 @@ def copy_out(execute: Execute, path: str, target: Path) -> None:
             mode = _mode(listing.read(10).decode(errors="replace"))
         if kind == _FILE:
             _read(execute, _shell('exec cat "$1"', path), path, output)
-            with host.place(os.fspath(target), into=os.path.basename(path)) as place:
-                put_file(place, lambda made: _copy(output, made, mode))
+            with host.destination(os.fspath(target), into=os.path.basename(path)) as destination:
+                put_file(destination, lambda made: _copy(output, made, mode))
         elif kind == _DIRECTORY:
             _read(execute, _shell('exec tar -C "$1" -cf - .', path), path, output)
             job = CopyJob(keeps_links=True)
-            with host.place(os.fspath(target)) as place:
-                put_directory(place, lambda made: unpack_tar(output, made, job))
+            with host.destination(os.fspath(target)) as destination:
+                put_directory(destination, lambda made: unpack_tar(output, made, job))
         else:
             raise CopyFailed(path, said or "there is no such file or directory inside")
 

@@ -37,9 +37,9 @@ mkdir "$cell"
 mount -t tmpfs -o mode=0755 waypoint-build "$cell"
 for_mounts_below() {
     mounts=$(sed 's/\\\\1/\\\\01/g' /proc/self/mountinfo)
-    while read -r _ _ _ _ place rest; do
-        case $place in *\\\\*) place=$(printf %b "$place") ;; esac
-        case $place in "$1" | "$1"/*) if mountpoint -q "$place"; then "$2" "$place" "$rest"; fi ;; esac
+    while read -r _ _ _ _ mount_point rest; do
+        case $mount_point in *\\\\*) mount_point=$(printf %b "$mount_point") ;; esac
+        case $mount_point in "$1" | "$1"/*) if mountpoint -q "$mount_point"; then "$2" "$mount_point" "$rest"; fi ;; esac
     done <<END
 $mounts
 END

@@ -139,9 +139,9 @@ def _make_directory(tree: Path, path: str) -> None:
     path = os.path.normpath(f"/{path}")
     if path.strip("/") == "":
         return
-    with directory_root(tree) as root, root.place(f"{path}/") as place, ExitStack() as opened:
-        at = place.directory
-        for name in place.names:
+    with directory_root(tree) as root, root.destination(f"{path}/") as destination, ExitStack() as opened:
+        at = destination.directory
+        for name in destination.names:
             os.mkdir(name, 0o755, dir_fd=at)
             at = opened.enter_context(opened_directory(at, name))
 

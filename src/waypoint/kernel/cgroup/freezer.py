@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from waypoint.kernel.cgroup.group import Cgroup
 from waypoint.kernel.processes.programs import DEVNULL, Popen, spawn
 
-__all__ = ["Standstill"]
+__all__ = ["Freezer"]
 
 _GUARD = 'read -r _; echo 0 >"$1"'
 
 
-class Standstill:
+class Freezer:
     """A context manager: what was stopped in the block runs again after it. Members may also be killed meanwhile."""
 
     def __init__(self, cgroup: Cgroup, hold: Sequence[int] = ()) -> None:
@@ -24,7 +24,7 @@ class Standstill:
         self._pipe: int | None = None
         self._guard: Popen[bytes] | None = None
 
-    def __enter__(self) -> "Standstill":
+    def __enter__(self) -> "Freezer":
         return self
 
     def __exit__(self, *_: object) -> None:

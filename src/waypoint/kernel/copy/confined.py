@@ -26,7 +26,7 @@ from waypoint.kernel.syscalls import (
 )
 
 __all__ = [
-    "Place",
+    "Destination",
     "Root",
     "closing",
     "directory_root",
@@ -55,7 +55,7 @@ _RAMFS = 0x858458F6
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Destination:
     """Where something is to be put: ``names``, one below the other, below an open directory.
 
     All names but the last are missing directories. No names: the directory itself is meant.
@@ -88,8 +88,8 @@ class Root:
             os.close(fd)
 
     @contextmanager
-    def place(self, path: str, *, into: str | None = None) -> Iterator[Place]:
-        """The place that ``path`` means. If a directory is there, the name ``into`` in it is meant.
+    def destination(self, path: str, *, into: str | None = None) -> Iterator[Destination]:
+        """Where a copy to ``path`` goes. If a directory is there, the name ``into`` in it is meant.
 
         A path that ends in a slash means a directory, and a link at its end is followed; otherwise a link
         there is what will be replaced.
@@ -117,7 +117,7 @@ class Root:
         if into is not None and means_directory:
             names, path = (*names, into), f"{path.rstrip('/')}/{into}"
         try:
-            yield Place(directory, names, self.shown(path))
+            yield Destination(directory, names, self.shown(path))
         finally:
             os.close(directory)
 

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 
 from waypoint.errors import CopyFailed
 from waypoint.kernel.copy.confined import (
-    Place,
+    Destination,
     is_directory,
     is_mount_point,
     list_directory,
@@ -42,14 +42,14 @@ _TRIES = 10
 _Visit = Callable[[int, int, str, str], None]
 
 
-def put_file(place: Place, fill: Callable[[int], None]) -> None:
-    """Let ``fill`` write a new file and put it at ``place``, over anything there but a directory or a device.
+def put_file(destination: Destination, fill: Callable[[int], None]) -> None:
+    """Let ``fill`` write a new file and put it at ``destination``, over anything there but a directory or a device.
 
     Missing directories on the way are made. What was there stays until the new file is on disk.
     """
-    if not place.names:
-        raise CopyFailed(place.shown, "a directory is there", hint="name a file in it")
-    *parents, name = place.names
+    if not destination.names:
+        raise CopyFailed(destination.shown, "a directory is there", hint="name a file in it")
+    *parents, name = destination.names
     if parents:
 
         def fill_directory(directory: int) -> None:
@@ -57,43 +57,53 @@ def put_file(place: Place, fill: Callable[[int], None]) -> None:
                 fill(made)
             os.fchmod(directory, PARENT_MODE)
 
-        put_directory(Place(place.directory, tuple(parents), place.shown), fill_directory)
+        put_directory(Destination(destination.directory, tuple(parents), destination.shown), fill_directory)
         return
-    _require_replaceable(place.directory, name, place.shown, by_directory=False)
-    with naming(place.shown), _staged(place.directory, make_file) as (temporary, made):
+    _require_replaceable(destination.directory, name, destination.shown, by_directory=False)
+    with naming(destination.shown), _staged(destination.directory, make_file) as (temporary, made):
         fill(made)
         os.fsync(made)
-        _require_replaceable(place.directory, name, place.shown, by_directory=False)
-        os.rename(temporary, name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
+        _require_replaceable(destination.directory, name, destination.shown, by_directory=False)
+        os.rename(temporary, name, src_dir_fd=destination.directory, dst_dir_fd=destination.directory)
 
 
-def put_directory(place: Place, fill: Callable[[int], None]) -> None:
-    """Let ``fill`` fill a new directory and give it its mode; put it at ``place``, or merge it into one there.
+def put_directory(destination: Destination, fill: Callable[[int], None]) -> None:
+    """Let ``fill`` fill a new directory and give it its mode; put it at ``destination``, or merge it into one there.
 
     The destination is not touched before the copy is whole. A merge replaces file by file.
     """
-    if place.names:
-        _require_replaceable(place.directory, place.names[0], place.shown, by_directory=True)
-    with naming(place.shown), _staged(place.directory, make_directory) as (temporary, made):
-        _fill_below(made, place.names[1:], fill)
-        if place.names:
-            _move(place.directory, temporary, place.directory, place.names[0], place.shown)
+    if destination.names:
+        _require_replaceable(
+            destination.directory, destination.names[0], destination.shown, by_directory=True
+        )
+    with naming(destination.shown), _staged(destination.directory, make_directory) as (temporary, made):
+        _fill_below(made, destination.names[1:], fill)
+        if destination.names:
+            _move(
+                destination.directory,
+                temporary,
+                destination.directory,
+                destination.names[0],
+                destination.shown,
+            )
         else:
-            _merge(made, place.directory, place.shown)
+            _merge(made, destination.directory, destination.shown)
 
 
-def put_link(place: Place, target: str) -> None:
-    """Put a symbolic link at ``place``, over anything there but a directory or a device."""
-    *parents, name = place.names
+def put_link(destination: Destination, target: str) -> None:
+    """Put a symbolic link at ``destination``, over anything there but a directory or a device."""
+    *parents, name = destination.names
 
     def fill_directory(directory: int) -> None:
         os.symlink(target, name, dir_fd=directory)
         os.fchmod(directory, PARENT_MODE)
 
     if parents:
-        put_directory(Place(place.directory, tuple(parents), place.shown), fill_directory)
+        put_directory(Destination(destination.directory, tuple(parents), destination.shown), fill_directory)
     else:
-        put_directory(Place(place.directory, (), os.path.dirname(place.shown)), fill_directory)
+        put_directory(
+            Destination(destination.directory, (), os.path.dirname(destination.shown)), fill_directory
+        )
 
 
 def _fill_below(directory: int, names: tuple[str, ...], fill: Callable[[int], None]) -> None:

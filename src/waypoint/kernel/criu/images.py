@@ -129,14 +129,14 @@ def forget_sizes_below(images: Path, directories: Iterable[str]) -> None:
     Otherwise CRIU refuses one that has another size than it had. Not so for files that are mapped: memory
     and file belong together.
     """
-    places = tuple(os.fsencode(directory) for directory in directories)
+    above = tuple(os.fsencode(directory) for directory in directories)
     magic, entries = _read(images / "files.img")
     mapped = _mapped_files(images)
     mended = []
     for entry in entries:
         file = decode(entry)
         regular = _part(file, _FILE_REGULAR) if _FILE_REGULAR in file else {}
-        if file[_FILE_ID] not in mapped and _is_below(regular.get(_REGULAR_NAME), places):
+        if file[_FILE_ID] not in mapped and _is_below(regular.get(_REGULAR_NAME), above):
             regular.pop(_REGULAR_SIZE, None)
             file[_FILE_REGULAR] = encode(regular.items())
             entry = encode(file.items())
@@ -145,8 +145,10 @@ def forget_sizes_below(images: Path, directories: Iterable[str]) -> None:
         _write(images / "files.img", magic, mended)
 
 
-def _is_below(name: int | bytes | None, places: Iterable[bytes]) -> bool:
-    return isinstance(name, bytes) and any(name == place or name.startswith(place + b"/") for place in places)
+def _is_below(name: int | bytes | None, above: Iterable[bytes]) -> bool:
+    return isinstance(name, bytes) and any(
+        name == directory or name.startswith(directory + b"/") for directory in above
+    )
 
 
 def _mapped_files(images: Path) -> set[int | bytes]:

@@ -158,8 +158,8 @@ def _publish(root: Path, prefix: Path, triplet: str) -> CriuBuild:
 
 def _command(root: Path, triplet: str) -> tuple[str, ...]:
     libraries = [path for path in (root / "usr/lib" / triplet, root / "lib" / triplet) if path.is_dir()]
-    places = [*libraries, root / "usr/lib64", root / "lib64", root / "usr/lib", root / "lib"]
-    loaders = [path for place in places for path in sorted(place.glob("ld-linux-*.so.*"))]
+    directories = [*libraries, root / "usr/lib64", root / "lib64", root / "usr/lib", root / "lib"]
+    loaders = [path for directory in directories for path in sorted(directory.glob("ld-linux-*.so.*"))]
     # An absolute link would lead to the system's loader, which does not fit these libraries.
     loader = next((path for path in loaders if path.resolve().is_relative_to(root.resolve())), None)
     program = next((path for path in (root / "usr/sbin/criu", root / "sbin/criu") if path.is_file()), None)

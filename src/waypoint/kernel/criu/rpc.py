@@ -143,7 +143,7 @@ class Criu:
             work=work,
             root=root,
             external=external,
-            place=("--net", f"/proc/{pid}/ns/net"),
+            enter_options=("--net", f"/proc/{pid}/ns/net"),
             hold=hold,
             on_notify={"query-ext-files": lambda _pid: on_stopped(), "post-dump": lambda _pid: on_saved()},
         )
@@ -180,7 +180,7 @@ class Criu:
             work=work,
             root=root,
             external=external,
-            place=(
+            enter_options=(
                 *("--net", "new" if network is None else f"/proc/self/fd/{network}"),
                 *(f"--cgroup={group}" for group in cgroups),
                 *bind_options(binds),
@@ -216,7 +216,7 @@ class Criu:
             work=work,
             root=None,
             external=external,
-            place=("--net", f"/proc/{pid}/ns/net"),
+            enter_options=("--net", f"/proc/{pid}/ns/net"),
             hold=hold,
             on_notify={} if on_saved is None else {"post-dump": lambda _pid: on_saved()},
         )
@@ -246,7 +246,7 @@ class Criu:
             work=work,
             root=None,
             external=(),
-            place=() if cgroup is None else ("--cgroup", os.fspath(cgroup)),
+            enter_options=() if cgroup is None else ("--cgroup", os.fspath(cgroup)),
             hold=tuple(given.values()),
             on_notify={},
         )
@@ -261,7 +261,7 @@ class Criu:
         work: Path,
         root: Path | None,
         external: Sequence[str],
-        place: Sequence[str],
+        enter_options: Sequence[str],
         hold: Sequence[int],
         env: Mapping[str, str] | None = None,
         on_notify: Mapping[str, Callable[[int], None]],
@@ -280,7 +280,7 @@ class Criu:
             kdat = () if root is None else ("--kdat", os.fspath(self.kdat))
             command = (
                 os.fspath(self.launcher),
-                *("enter", *place, *kdat, "--"),
+                *("enter", *enter_options, *kdat, "--"),
                 *(*self.command, "swrk", str(theirs.fileno())),
             )
             with open(work / "criu.out", "wb") as out:

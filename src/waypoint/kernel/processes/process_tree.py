@@ -13,7 +13,7 @@ __all__ = [
     "REAP_TIMEOUT_S",
     "Process",
     "end_tree",
-    "holders_of",
+    "processes_using_pids",
     "read_process",
     "shared_terminal",
     "tree_of",
@@ -148,7 +148,7 @@ def wait_until_free(pids: Iterable[int], timeout_s: float = REAP_TIMEOUT_S) -> P
     wanted = set(pids)
     deadline = time.monotonic() + timeout_s
     is_late = False
-    while holders := holders_of(wanted):
+    while holders := processes_using_pids(wanted):
         for process in holders:
             if (process.is_alive and not _is_killed(process.pid)) or is_late:
                 return process
@@ -170,7 +170,7 @@ def _is_killed(pid: int) -> bool:
     return any(signals >> (signal.SIGKILL - 1) & 1 for signals in pending)
 
 
-def holders_of(pids: Iterable[int]) -> list[Process]:
+def processes_using_pids(pids: Iterable[int]) -> list[Process]:
     """The processes because of which nobody else can have one of these pids, the dead that are not reaped included."""
     wanted = set(pids)
     return [process for process in _all_processes() if wanted & process.ids()]

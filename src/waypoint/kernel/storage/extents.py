@@ -8,7 +8,7 @@ __all__ = ["added_bytes"]
 
 FS_IOC_FIEMAP = 0xC020660B
 WRITE_OUT = 0x1  # first; before that, new blocks have no place
-LAST, UNKNOWN_PLACE = 0x1, 0x2 | 0x4  # of an extent
+LAST, UNKNOWN_LOCATION = 0x1, 0x2 | 0x4  # of an extent
 AT_ONCE = 512
 # struct fiemap: start, length, flags, mapped extents, room for extents, reserved
 _REQUEST = struct.Struct("=QQIIII")
@@ -18,8 +18,8 @@ _EXTENT = struct.Struct("=QQQ16xI12x")
 
 def added_bytes(path: Path, origin: Path | None) -> int:
     """How much of ``path`` lies in places of its own, and not where ``origin`` lies."""
-    own = _places(path)
-    shared = _places(origin) if origin is not None and origin.exists() else []
+    own = _physical_ranges(path)
+    shared = _physical_ranges(origin) if origin is not None and origin.exists() else []
     return sum(end - begin for begin, end in own) - _overlap(sorted(own), sorted(shared))
 
 
@@ -35,7 +35,7 @@ def _overlap(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> int
     return total
 
 
-def _places(path: Path) -> list[tuple[int, int]]:
+def _physical_ranges(path: Path) -> list[tuple[int, int]]:
     """Where on its device the file lies, as ranges of bytes."""
     found: list[tuple[int, int]] = []
     logical, flags = 0, 0
@@ -48,10 +48,10 @@ def _places(path: Path) -> list[tuple[int, int]]:
             if count == 0:
                 break
             for number in range(count):
-                begin, place, length, flags = _EXTENT.unpack_from(
+                begin, physical, length, flags = _EXTENT.unpack_from(
                     buffer, _REQUEST.size + number * _EXTENT.size
                 )
                 logical = begin + length
-                if not flags & UNKNOWN_PLACE:
-                    found.append((place, place + length))
+                if not flags & UNKNOWN_LOCATION:
+                    found.append((physical, physical + length))
     return found

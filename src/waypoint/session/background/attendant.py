@@ -17,7 +17,7 @@ from pathlib import Path
 from waypoint.errors import Busy, NotFound, WaypointError
 from waypoint.kernel.processes.programs import detach
 from waypoint.model import BranchRecord, SessionRecord
-from waypoint.session.commands.branch_client import Place
+from waypoint.session.commands.branch_address import BranchAddress
 from waypoint.session.context import Context
 from waypoint.session.lifecycle.snapshot import snapshot_branch
 from waypoint.shell.client import ShellClient
@@ -85,14 +85,14 @@ class _Attendant:
         return [branch for branch in branches if not branch.is_suspended]
 
     def _connect(self, branch: BranchRecord) -> None:
-        place = Place(
+        address = BranchAddress(
             str(self._context.layout.state_dir), self._context.catalogue, self._session.id, branch.name
         )
         try:
-            with place.gate():
-                if place.incarnation() != branch.incarnation:
+            with address.gate():
+                if address.incarnation() != branch.incarnation:
                     return
-                client = place.connect(branch.incarnation)
+                client = address.connect(branch.incarnation)
             client.ask(encode_frame(Request.ATTEND))
         except (WaypointError, OSError):  # it ends just now, or is dead: look again later
             return

@@ -146,15 +146,15 @@ class Draft:
 
     def _seal(self, record: BaseRecord) -> BaseRecord:
         """Give the tree its place, from where on it is not changed, and publish it."""
-        place = self._context.layout.base(record.id)
+        path = self._context.layout.base(record.id)
         with self.step("seal"):
             record = replace(record, size_bytes=tree_size(self.tree))
             self._context.platform.layers.number_after(self.tree, self._context.layout.numbers)
-            self._context.platform.layers.delete(place)  # of one that was cut off just here
+            self._context.platform.layers.delete(path)  # of one that was cut off just here
             if self._context.platform.layers.name == "btrfs":
-                snapshot_subvolume(self.tree, place, read_only=True)
+                snapshot_subvolume(self.tree, path, read_only=True)
             else:
-                os.rename(self.tree, place)
+                os.rename(self.tree, path)
         return self._publish(record)
 
     def _publish(self, record: BaseRecord) -> BaseRecord:
@@ -265,7 +265,7 @@ def settle_base(context: Context, operation: OperationRecord) -> None:
     if operation.incarnation is not None:
         _discard_draft(context, operation.incarnation)
         _sweep_images(context)
-        _sweep_places(context)
+        _sweep_unpublished(context)
 
 
 def remove_forgotten(
@@ -348,11 +348,11 @@ def _name_images(context: Context, buildah: Buildah) -> None:
                 buildah.tag(image, [name for name in names if index.names.get(name) != image])
 
 
-def _sweep_places(context: Context) -> None:
+def _sweep_unpublished(context: Context) -> None:
     """Remove what has the place or the lock of a base but is none: its maker was cut off before it published it."""
-    places = {path.name for path in context.layout.base("").iterdir()}
+    directories = {path.name for path in context.layout.base("").iterdir()}
     locks = {path.name.removeprefix(f"{BASES}:") for path in context.layout.lock("").glob(f"{BASES}:*")}
-    for base_id in places | locks:
+    for base_id in directories | locks:
         if _ID.fullmatch(base_id) and context.catalogue.find_base(base_id) is None:
             with suppress(Busy), locked_base(context, base_id, wait=False):
                 if context.catalogue.find_base(base_id) is None:

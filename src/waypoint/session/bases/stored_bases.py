@@ -204,12 +204,12 @@ class Bases:
 def _find_dockerfile(directory: Path, chosen: str | Path | None) -> Path:
     """As Docker looks for it: what was said, from here; else in the directory."""
     names = ("Dockerfile", "Containerfile")
-    places = [Path(chosen)] if chosen is not None else [directory / name for name in names]
-    for place in places:
-        if place.is_file():
-            return place.resolve()
+    candidates = [Path(chosen)] if chosen is not None else [directory / name for name in names]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate.resolve()
     hint = "say which it is: -f FILE" if chosen is None else "give the path of a file that exists"
-    raise NotFound("Dockerfile", os.fspath(places[0]), hint=hint)
+    raise NotFound("Dockerfile", os.fspath(candidates[0]), hint=hint)
 
 
 def _absolute(transport: str, source: str) -> str:

@@ -8,7 +8,7 @@ from waypoint.engine.platform import cgroup_of
 from waypoint.errors import Busy, EngineError, ShellError
 from waypoint.kernel.cgroup.group import find_cgroup2
 from waypoint.kernel.storage.quota import Account
-from waypoint.session.commands.branch_client import Place
+from waypoint.session.commands.branch_address import BranchAddress
 from waypoint.store.layout import Layout
 from waypoint.store.limit_record import read_limits
 from waypoint.store.live import lock_path
@@ -20,28 +20,30 @@ RAISED_BYTES_MAX = 16 << 20  # all such texts together, and what commands have u
 RESERVE_BYTES = 512 << 10  # for the metadata that the text of a command changes
 
 
-def find_room(place: Place, incarnation: str, limit: int) -> None:
+def find_room(address: BranchAddress, incarnation: str, limit: int) -> None:
     """Count the files anew. If someone works on the branch, or it does not stop, the next command is early enough."""
     try:
-        with _holding(place) as lock:
-            _count(Layout(Path(place.state_dir)), incarnation, limit, lock)
+        with _holding(address) as lock:
+            _count(Layout(Path(address.state_dir)), incarnation, limit, lock)
     except (Busy, EngineError):
         return
 
 
-def with_room(place: Place, incarnation: str, text_bytes: int, start: Callable[[], int]) -> int:
+def with_room(address: BranchAddress, incarnation: str, text_bytes: int, start: Callable[[], int]) -> int:
     """Start a command whose text did not fit: init keeps it in a file of the branch.
 
     The limit is raised by a little for that time only, which the command may use as it begins at once. Without it
     nobody could free space in a terminal.
     """
     reserve = RESERVE_BYTES + text_bytes
-    limit = next((limit for limit in read_limits(place.state_dir, incarnation) if limit.name == "disk"), None)
+    limit = next(
+        (limit for limit in read_limits(address.state_dir, incarnation) if limit.name == "disk"), None
+    )
     if limit is None:
         return start()
-    layout = Layout(Path(place.state_dir))
+    layout = Layout(Path(address.state_dir))
     try:
-        with _holding(place) as lock:
+        with _holding(address) as lock:
             if _count(layout, incarnation, limit.maximum, lock) > reserve:
                 return start()
             account = Account.of(layout.layer(incarnation))
@@ -54,7 +56,7 @@ def with_room(place: Place, incarnation: str, text_bytes: int, start: Callable[[
                 account.set_maximum(maximum)
     except Busy as error:
         raise ShellError(
-            f"{place.where} has reached its disk limit, and is busy", hint="run the command again"
+            f"{address.where} has reached its disk limit, and is busy", hint="run the command again"
         ) from error
 
 
@@ -63,7 +65,7 @@ def _count(layout: Layout, incarnation: str, limit: int, lock: int) -> int:
     return count_anew(layout, incarnation, limit, cgroup, hold=(lock,))
 
 
-def _holding(place: Place) -> locked:
+def _holding(address: BranchAddress) -> locked:
     """The branch's lock. Not waited for: whoever holds it may be waiting for us."""
-    name = branch_lock(place.session_id, place.branch)
-    return locked(lock_path(place.state_dir, name), what=place.where, wait=False)
+    name = branch_lock(address.session_id, address.branch)
+    return locked(lock_path(address.state_dir, name), what=address.where, wait=False)

@@ -13,7 +13,7 @@ import time
 from waypoint.errors import Busy, CommandTooLong, ShellDied, ShellError, UsageError
 from waypoint.log import Timeline
 from waypoint.names import MAIN
-from waypoint.session.commands.branch_client import Place
+from waypoint.session.commands.branch_address import BranchAddress
 from waypoint.session.commands.following import Follower, Sink
 from waypoint.shell.client import (
     ANSWER_TIMEOUT_S,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
     from waypoint.errors import LimitReached
-    from waypoint.session.commands.branch_client import Unlimited
+    from waypoint.session.commands.branch_address import Unlimited
     from waypoint.session.commands.limits_reached import LimitWatch
 
 __all__ = [
@@ -98,7 +98,7 @@ class CommandResult:
 
 
 def run_command(
-    place: Place,
+    address: BranchAddress,
     text: str,
     *,
     terminal: str = MAIN,
@@ -115,7 +115,7 @@ def run_command(
     command runs, BranchReplaced if the branch was restored meanwhile.
     """
     progress = command_progress(
-        place,
+        address,
         text,
         Sink(on_output, from_terminal=True),
         terminal=terminal,
@@ -132,7 +132,7 @@ def run_command(
 
 
 def command_progress(
-    place: Place,
+    address: BranchAddress,
     text: str,
     sink: Sink,
     *,
@@ -145,12 +145,14 @@ def command_progress(
     timeline = Timeline("exec")
     payload = checked_text(text)
     checked_timeout(timeout_s)
-    with place.terminal_lock(terminal, wait=wait, timeout_s=timeout_s):
+    with address.terminal_lock(terminal, wait=wait, timeout_s=timeout_s):
         with timeline.step("start"):
-            client, incarnation, job, watch = _start(place, terminal, payload, wait=wait, timeout_s=timeout_s)
+            client, incarnation, job, watch = _start(
+                address, terminal, payload, wait=wait, timeout_s=timeout_s
+            )
         with (
             timeline.step("run"),
-            Follower(place, client, incarnation, job, sink, limit_bytes=output_limit) as follower,
+            Follower(address, client, incarnation, job, sink, limit_bytes=output_limit) as follower,
         ):
             try:
                 ended = yield from follower.progress(timeout_s)
@@ -161,9 +163,9 @@ def command_progress(
                 error.because_of(watch.reached())
                 raise
     total_ms = timeline.total_ms()
-    place.record("exec", total_ms, timeline.phases_ms)
+    address.record("exec", total_ms, timeline.phases_ms)
     if ended.how != How.STATUS:
-        raise _shell_died(ended, place.where, sink.collected()).because_of(watch.reached())
+        raise _shell_died(ended, address.where, sink.collected()).because_of(watch.reached())
     return CommandResult(
         exit_code=ended.status,
         output_bytes=sink.collected(),
@@ -174,18 +176,29 @@ def command_progress(
 
 
 def start_command(
-    place: Place, text: str, *, terminal: str = MAIN, timeout_s: float | None = None, wait: bool = True
+    address: BranchAddress,
+    text: str,
+    *,
+    terminal: str = MAIN,
+    timeout_s: float | None = None,
+    wait: bool = True,
 ) -> int:
     """Start ``text`` in the shell and leave it to itself; return the number of its job."""
     payload = checked_text(text)
-    with place.terminal_lock(terminal, wait=wait, timeout_s=timeout_s):
-        client, _, job, _ = _start(place, terminal, payload, wait=wait, timeout_s=timeout_s, follow=False)
+    with address.terminal_lock(terminal, wait=wait, timeout_s=timeout_s):
+        client, _, job, _ = _start(address, terminal, payload, wait=wait, timeout_s=timeout_s, follow=False)
         client.close()
     return job
 
 
 def _start(
-    place: Place, terminal: str, payload: bytes, *, wait: bool, timeout_s: float | None, follow: bool = True
+    address: BranchAddress,
+    terminal: str,
+    payload: bytes,
+    *,
+    wait: bool,
+    timeout_s: float | None,
+    follow: bool = True,
 ) -> tuple[ShellClient, str, int, LimitWatch | Unlimited]:
     """Connect and start the command. The gate is held until init has said that it started.
 
@@ -193,25 +206,25 @@ def _start(
     """
     frame = encode_run(terminal, payload, follow=follow)
     while True:
-        with place.gate():
-            incarnation = place.incarnation()
-            watch = place.watch_limits(incarnation)
-            client = place.connect(incarnation)
+        with address.gate():
+            incarnation = address.incarnation()
+            watch = address.watch_limits(incarnation)
+            client = address.connect(incarnation)
             try:
-                return client, incarnation, _hand_over(place, client, incarnation, frame), watch
+                return client, incarnation, _hand_over(address, client, incarnation, frame), watch
             except InitRefused as refusal:
                 if refusal.reason != ErrorCode.BUSY:
                     client.close()
-                    raise shell_error(refusal, place.where, terminal) from refusal
+                    raise shell_error(refusal, address.where, terminal) from refusal
             except BaseException:
                 client.close()
                 raise
         # A command that was left to itself or whose caller died, or what somebody typed.
         with client:
-            _wait_for_prompt(place, client, terminal, wait=wait, timeout_s=timeout_s)
+            _wait_for_prompt(address, client, terminal, wait=wait, timeout_s=timeout_s)
 
 
-def _hand_over(place: Place, client: ShellClient, incarnation: str, frame: bytes) -> int:
+def _hand_over(address: BranchAddress, client: ShellClient, incarnation: str, frame: bytes) -> int:
     """Give init a command to run; also where the branch can hold no more files, as that for its text."""
     try:
         return client.start(frame)
@@ -220,11 +233,11 @@ def _hand_over(place: Place, client: ShellClient, incarnation: str, frame: bytes
             raise
     from waypoint.session.commands.disk_room import with_room
 
-    return with_room(place, incarnation, len(frame), lambda: client.start(frame))
+    return with_room(address, incarnation, len(frame), lambda: client.start(frame))
 
 
 def _wait_for_prompt(
-    place: Place, client: ShellClient, terminal: str, *, wait: bool, timeout_s: float | None
+    address: BranchAddress, client: ShellClient, terminal: str, *, wait: bool, timeout_s: float | None
 ) -> None:
     """Wait until the shell may be free; a checkpoint in between only makes us look again."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -241,17 +254,17 @@ def _wait_for_prompt(
             if status.state not in (TerminalState.RUNNING, TerminalState.TYPED):
                 return
             if not wait:
-                raise _busy(place, status)
+                raise _busy(address, status)
     except ConnectionLost:
         return
     except TimeoutError as error:
-        raise (silent() if status is None else _busy(place, status)) from error
+        raise (silent() if status is None else _busy(address, status)) from error
 
 
-def _busy(place: Place, status: TerminalStatus) -> Busy:
+def _busy(address: BranchAddress, status: TerminalStatus) -> Busy:
     doing = f"job {status.job}" if status.job else "what was typed into it"
     return Busy(
-        f"{place.where} is busy with {doing}",
+        f"{address.where} is busy with {doing}",
         hint=f"wait for it (waypoint wait-for --exit), or interrupt it (waypoint interrupt): terminal {status.name}",
     )
 

@@ -22,7 +22,7 @@ TYPE_CHECKING = False  # see waypoint.errors
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from waypoint.session.commands.branch_client import Place
+    from waypoint.session.commands.branch_address import BranchAddress
 
 __all__ = ["Follower", "Newlines", "Sink"]
 
@@ -99,7 +99,7 @@ class Follower:
 
     def __init__(
         self,
-        place: Place,
+        address: BranchAddress,
         client: ShellClient,
         incarnation: str,
         job: int,
@@ -120,7 +120,7 @@ class Follower:
                 sink.room = room
         self._ending: CommandTimedOut | OutputLimitExceeded | None = None
         self._answers_due = 0
-        self._place = place
+        self._address = address
         self._client = client
         self._incarnation = incarnation
 
@@ -222,7 +222,7 @@ class Follower:
         elif kind in (Reply.OK, Reply.ERROR) and self._answers_due:
             self._answers_due -= 1
         elif kind == Reply.ERROR:
-            raise shell_error(InitRefused(*parse_error(payload)), self._place.where)
+            raise shell_error(InitRefused(*parse_error(payload)), self._address.where)
         else:
             raise ProtocolError(f"frame {kind:#x} while following a job")
         if was_ending:
@@ -255,7 +255,7 @@ class Follower:
         return failure
 
     def _still_busy(self) -> Busy:
-        what = f"{self._place.where} is still busy with job {self.job}"
+        what = f"{self._address.where} is still busy with job {self.job}"
         return Busy(what, hint=f"waypoint wait waits for it, waypoint interrupt ends it: job {self.job}")
 
     def _kill(self, number: int) -> None:
@@ -273,7 +273,7 @@ class Follower:
         self._client.close()
         self._answers_due = 0
         follow = encode_follow(self.job, self.output.offset, self.errors.offset if self.errors else 0)
-        self._client = self._place.reconnect(self._incarnation, follow)
+        self._client = self._address.reconnect(self._incarnation, follow)
 
 
 class Newlines:

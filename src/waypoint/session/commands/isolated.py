@@ -10,7 +10,7 @@ from typing import IO
 
 from waypoint.errors import Broken, NotFound, ShellError, UsageError
 from waypoint.log import Timeline
-from waypoint.session.commands.branch_client import Place, Unlimited
+from waypoint.session.commands.branch_address import BranchAddress, Unlimited
 from waypoint.session.commands.exec import CommandResult, checked_text, checked_timeout
 from waypoint.session.commands.following import Follower, Sink
 from waypoint.session.commands.limits_reached import LimitWatch
@@ -31,7 +31,7 @@ _SHELL = "/bin/sh"
 
 
 def run_isolated(
-    place: Place,
+    address: BranchAddress,
     command: str | Sequence[str],
     *,
     stdin: Input = None,
@@ -52,12 +52,12 @@ def run_isolated(
     output, errors = Sink(on_output, from_terminal=False), Sink(on_errors, from_terminal=False)
     with timeline.step("start"):
         client, incarnation, job, watch = _start(
-            place, command, cwd=cwd, env=env, user=user, with_input=stdin is not None
+            address, command, cwd=cwd, env=env, user=user, with_input=stdin is not None
         )
-    feeder = _Feeder(place, incarnation, job, stdin)
+    feeder = _Feeder(address, incarnation, job, stdin)
     with (
         timeline.step("run"),
-        Follower(place, client, incarnation, job, output, errors, limit_bytes=output_limit) as follower,
+        Follower(address, client, incarnation, job, output, errors, limit_bytes=output_limit) as follower,
         feeder,
     ):
         try:
@@ -68,7 +68,7 @@ def run_isolated(
                 error.because_of(watch.reached())
             raise
     total_ms = timeline.total_ms()
-    place.record("exec", total_ms, timeline.phases_ms)
+    address.record("exec", total_ms, timeline.phases_ms)
     return CommandResult(
         exit_code=ended.exit_code,
         output_bytes=output.collected(),
@@ -80,7 +80,7 @@ def run_isolated(
 
 
 def start_isolated(
-    place: Place,
+    address: BranchAddress,
     command: str | Sequence[str],
     *,
     cwd: str | None = None,
@@ -88,13 +88,13 @@ def start_isolated(
     user: str | None = None,
 ) -> int:
     """Start ``command`` and leave it to itself; return the number of its job. It has no input."""
-    client, _, job, _ = _start(place, command, cwd=cwd, env=env, user=user, is_detached=True)
+    client, _, job, _ = _start(address, command, cwd=cwd, env=env, user=user, is_detached=True)
     client.close()
     return job
 
 
 def _start(
-    place: Place,
+    address: BranchAddress,
     command: str | Sequence[str],
     *,
     cwd: str | None,
@@ -113,20 +113,20 @@ def _start(
     for name in env or {}:
         if not name or "=" in name:
             raise UsageError(f"{name!r} is not the name of a variable", hint="NAME=VALUE, NAME without =")
-    with place.gate():
-        incarnation = place.incarnation()
-        watch = place.watch_limits(incarnation)
-        root = root_path(place.state_dir, incarnation)
-        settings = session_settings(place.catalogue, place.session_id)
+    with address.gate():
+        incarnation = address.incarnation()
+        watch = address.watch_limits(incarnation)
+        root = root_path(address.state_dir, incarnation)
+        settings = session_settings(address.catalogue, address.session_id)
         who = session_user(root, settings) if user is None else find_user(root, user)
         variables = {**SESSION_ENV, **UNATTENDED_ENV, **who.env, **settings.env, **(env or {})}
-        client = place.connect(incarnation)
+        client = address.connect(incarnation)
         try:
             job = client.start(
                 encode_spawn(
                     argv,
                     env=[f"{name}={value}" for name, value in variables.items()],
-                    cwd=cwd or place.catalogue.workspace(place.session_id),
+                    cwd=cwd or address.catalogue.workspace(address.session_id),
                     uid=who.uid,
                     gid=who.gid,
                     groups=who.groups,
@@ -137,7 +137,7 @@ def _start(
             )
         except InitRefused as refusal:
             client.close()
-            error = ShellError(f"{place.where}: {refusal}", hint=_hint(refusal))
+            error = ShellError(f"{address.where}: {refusal}", hint=_hint(refusal))
             raise error.because_of(watch.reached()) from refusal
         except BaseException:
             client.close()
@@ -154,8 +154,8 @@ def _hint(refusal: InitRefused) -> str:
 class _Feeder:
     """Gives a command its input, on a connection of its own; ends with the command."""
 
-    def __init__(self, place: Place, incarnation: str, job: int, source: Input) -> None:
-        self._place = place
+    def __init__(self, address: BranchAddress, incarnation: str, job: int, source: Input) -> None:
+        self._address = address
         self._incarnation = incarnation
         self._job = job
         self._read = None if source is None else _reader(source)
@@ -211,7 +211,7 @@ class _Feeder:
         """The connection, made anew if need be; None when the command is over."""
         with self._lock:
             if self._client is None and not self._is_over:
-                self._client = self._place.reconnect(self._incarnation)
+                self._client = self._address.reconnect(self._incarnation)
             return self._client
 
     def _drop(self, client: ShellClient | None) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from waypoint.errors import NotFound, UsageError, WaitTimedOut
-from waypoint.session.commands.branch_client import Place
+from waypoint.session.commands.branch_address import BranchAddress
 from waypoint.session.commands.exec import checked_timeout
 from waypoint.session.commands.following import Follower, Newlines, Sink
 from waypoint.shell.client import ConnectionLost, InitRefused, ShellClient, shell_error
@@ -56,7 +56,7 @@ class JobOutput:
 class Job:
     """One job, by its number."""
 
-    place: Place
+    address: BranchAddress
     number: int
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class Job:
             raise self._unknown()
 
     def status(self) -> JobStatus:
-        for status in list_jobs(self.place):
+        for status in list_jobs(self.address):
             if status.job == self.number:
                 return status
         raise self._unknown()
@@ -73,9 +73,9 @@ class Job:
         """Wait for its end. Raises WaitTimedOut; the job then still runs."""
         checked_timeout(timeout_s)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        incarnation = self.place.incarnation()
+        incarnation = self.address.incarnation()
         while True:
-            with self.place.reconnect(incarnation, encode_job(Request.WAIT, self.number)) as client:
+            with self.address.reconnect(incarnation, encode_job(Request.WAIT, self.number)) as client:
                 try:
                     left = None if deadline is None else max(0.0, deadline - time.monotonic())
                     kind, payload = client.next_frame(left)
@@ -83,7 +83,7 @@ class Job:
                     continue
                 except TimeoutError:
                     raise WaitTimedOut(
-                        f"job {self.number} of {self.place.where} still runs after {timeout_s:g} s"
+                        f"job {self.number} of {self.address.where} still runs after {timeout_s:g} s"
                     ) from None
             if kind == Reply.ENDED:
                 return parse_ended(payload)
@@ -96,7 +96,7 @@ class Job:
         error_offset = _within(error_offset, status.error_kept_from, status.error_length)
         if offset == status.length and error_offset == status.error_length:
             return JobOutput(b"", b"", offset, error_offset, bool(status.terminal))
-        return self.place.ask(lambda client: self._collect(client, status, offset, error_offset))
+        return self.address.ask(lambda client: self._collect(client, status, offset, error_offset))
 
     def follow(
         self,
@@ -111,17 +111,17 @@ class Job:
         output = Sink(on_output, from_terminal=bool(status.terminal))
         errors = Sink(on_errors or on_output, from_terminal=False)
         offset = output.offset = _within(offset, 0, status.length)
-        incarnation = self.place.incarnation()
-        client = self.place.reconnect(incarnation, encode_follow(self.number, offset))
+        incarnation = self.address.incarnation()
+        client = self.address.reconnect(incarnation, encode_follow(self.number, offset))
         with Follower(
-            self.place, client, incarnation, self.number, output, errors, is_ours=False
+            self.address, client, incarnation, self.number, output, errors, is_ours=False
         ) as follower:
             return follower.until_end(timeout_s)
 
     def signal(self, number: int) -> None:
         """Send a signal to its processes."""
         try:
-            self.place.ask(lambda client: client.ask(encode_kill(self.number, number)))
+            self.address.ask(lambda client: client.ask(encode_kill(self.number, number)))
         except InitRefused as refusal:
             raise self._explained(refusal) from refusal
 
@@ -151,7 +151,7 @@ class Job:
         return (
             self._unknown()
             if refusal.reason == ErrorCode.UNKNOWN_JOB
-            else shell_error(refusal, self.place.where)
+            else shell_error(refusal, self.address.where)
         )
 
     def _unknown(self) -> NotFound:
@@ -165,6 +165,6 @@ def _within(offset: int, first: int, end: int) -> int:
     return min(max(offset, first), end)
 
 
-def list_jobs(place: Place) -> list[JobStatus]:
+def list_jobs(address: BranchAddress) -> list[JobStatus]:
     """The jobs that init keeps, oldest first."""
-    return place.ask(ShellClient.jobs)
+    return address.ask(ShellClient.jobs)

@@ -1,6 +1,6 @@
 """Which limits of a branch were reached while a command ran.
 
-On the light path of exec, but only for branches that have limits: see Place.watch_limits().
+On the light path of exec, but only for branches that have limits: see BranchAddress.watch_limits().
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from waypoint.store.limit_record import read_limits, size_text
 
 TYPE_CHECKING = False  # see waypoint.errors
 if TYPE_CHECKING:
-    from waypoint.session.commands.branch_client import Place
+    from waypoint.session.commands.branch_address import BranchAddress
     from waypoint.store.limit_record import CountedLimit
 
 __all__ = ["LimitWatch"]
@@ -22,12 +22,12 @@ _DISK_MARGIN_BYTES = 1 << 20
 class LimitWatch:
     """Looks at the counters of a branch from its making on."""
 
-    __slots__ = ("_before", "_incarnation", "_limits", "_place")
+    __slots__ = ("_address", "_before", "_incarnation", "_limits")
 
-    def __init__(self, place: Place, incarnation: str) -> None:
-        self._place = place
+    def __init__(self, address: BranchAddress, incarnation: str) -> None:
+        self._address = address
         self._incarnation = incarnation
-        self._limits = read_limits(place.state_dir, incarnation)
+        self._limits = read_limits(address.state_dir, incarnation)
         self._before = [_count(limit) if limit.key else _is_full(limit) for limit in self._limits]
 
     def reached(self) -> tuple[LimitReached, ...]:
@@ -48,7 +48,7 @@ class LimitWatch:
         """What was deleted but is held by a checkpoint must not be in the way of the next command."""
         from waypoint.session.commands.disk_room import find_room
 
-        find_room(self._place, self._incarnation, limit.maximum)
+        find_room(self._address, self._incarnation, limit.maximum)
 
 
 def _reached(limit: CountedLimit, times: int | None) -> LimitReached:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from waypoint.errors import UsageError
-from waypoint.session.commands.branch_client import Place
+from waypoint.session.commands.branch_address import BranchAddress
 from waypoint.session.commands.exec import CommandResult, command_progress
 from waypoint.session.commands.following import Sink
 
@@ -18,7 +18,7 @@ class CommandStream:
 
     def __init__(
         self,
-        place: Place,
+        address: BranchAddress,
         text: str,
         *,
         terminal: str,
@@ -29,7 +29,7 @@ class CommandStream:
         self._pieces: list[bytes] = []
         self._result: CommandResult | None = None
         self._progress = command_progress(
-            place,
+            address,
             text,
             Sink(self._pieces.append, from_terminal=True),
             terminal=terminal,

@@ -223,10 +223,10 @@ def _state_directory(mount: MountEntry) -> Iterable[str]:
 def _aliases(path: str, mounts: Mapping[str, MountEntry]) -> Iterable[str]:
     """Where else a path is to be seen, because its part of a file system is mounted more than once."""
     own = _mount_of(path, mounts)
-    place = os.path.join(own.root, os.path.relpath(path, own.path)).removesuffix("/.") or "/"
+    inside = os.path.join(own.root, os.path.relpath(path, own.path)).removesuffix("/.") or "/"
     for other in mounts.values():
-        if other is not own and other.device == own.device and _is_below(place, other.root):
-            alias = os.path.join(other.path, os.path.relpath(place, other.root)).removesuffix("/.")
+        if other is not own and other.device == own.device and _is_below(inside, other.root):
+            alias = os.path.join(other.path, os.path.relpath(inside, other.root)).removesuffix("/.")
             if _mount_of(alias, mounts) is other and os.path.lexists(alias):
                 yield alias
 
@@ -246,8 +246,8 @@ def _mount_of(path: str, mounts: Mapping[str, MountEntry]) -> MountEntry:
 
 
 def _below(paths: Iterable[str], directories: Iterable[str]) -> set[str]:
-    places = tuple(directories)
-    return {path for path in paths if any(_is_below(path, place) for place in places)}
+    tops = tuple(directories)
+    return {path for path in paths if any(_is_below(path, top) for top in tops)}
 
 
 def _is_below(path: str, directory: str) -> bool:

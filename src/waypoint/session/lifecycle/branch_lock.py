@@ -15,14 +15,14 @@ __all__ = [
     "check_new_names",
     "default_branch_names",
     "default_name",
-    "holding",
+    "hold_branch",
     "require_publishable",
     "running_branch",
 ]
 
 
 @contextmanager
-def holding(context: Context, session_id: str, branch: str, *, wait: bool) -> Iterator[int]:
+def hold_branch(context: Context, session_id: str, branch: str, *, wait: bool) -> Iterator[int]:
     """Hold the branch lock; whatever a dead holder left undone is settled first."""
     what = f"branch {branch!r} of session {session_id}"
     with locked(context.branch_lock(session_id, branch), what=what, wait=wait) as fd:

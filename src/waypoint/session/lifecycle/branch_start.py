@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from waypoint.engine.launch import launch
-from waypoint.engine.restore import revive
+from waypoint.engine.restore import restore_checkpoint
 from waypoint.errors import LaunchFailed
 from waypoint.model import BranchRecord, CheckpointKind, CheckpointRecord, OperationStatus, SessionRecord
 from waypoint.names import MAIN
@@ -18,7 +18,7 @@ from waypoint.shell.selection import find_profile
 from waypoint.shell.terminal import DEFAULT_SIZE, open_terminal
 from waypoint.store.lock import locked
 
-__all__ = ["launch_branch", "publish_restored", "revive_branch"]
+__all__ = ["launch_branch", "publish_restored", "restore_as_branch"]
 
 
 def launch_branch(
@@ -44,7 +44,7 @@ def launch_branch(
     return pid
 
 
-def revive_branch(
+def restore_as_branch(
     context: Context,
     session: SessionRecord,
     checkpoint: CheckpointRecord,
@@ -55,7 +55,7 @@ def revive_branch(
 ) -> BranchRecord:
     """Make the checkpoint live as ``incarnation``, which answers when this returns."""
     if checkpoint.kind is CheckpointKind.FULL:
-        pid = revive(context.platform, session, checkpoint, incarnation, operation.timeline)
+        pid = restore_checkpoint(context.platform, session, checkpoint, incarnation, operation.timeline)
         with operation.timeline.step("answer"), ShellClient(context.layout.mount(incarnation)) as client:
             client.ping()
     else:

@@ -19,7 +19,7 @@ from waypoint.engine.host_program import (
     put_aside,
     read_program,
     release_program,
-    revive_program,
+    restore_program,
     save_program,
 )
 from waypoint.engine.incarnation import destroy
@@ -30,7 +30,7 @@ from waypoint.kernel.processes.process_tree import (
     REAP_TIMEOUT_S,
     Process,
     end_tree,
-    holders_of,
+    processes_using_pids,
     read_process,
     tree_of,
     wait_until_free,
@@ -45,8 +45,8 @@ from waypoint.model import (
 )
 from waypoint.names import MAIN
 from waypoint.session.context import Context
-from waypoint.session.lifecycle.branch_lock import holding, require_publishable
-from waypoint.session.lifecycle.branch_start import publish_restored, revive_branch
+from waypoint.session.lifecycle.branch_lock import hold_branch, require_publishable
+from waypoint.session.lifecycle.branch_start import publish_restored, restore_as_branch
 from waypoint.session.lifecycle.snapshot import begin_saving
 from waypoint.store.layout import new_id
 
@@ -79,7 +79,7 @@ def snapshot_with_program(
             f"session {session.id} has no work directory, in which a program could be saved with its files",
             hint="create one that has: waypoint init DIR --work-dir",
         )
-    with holding(context, session.id, MAIN, wait=wait) as lock_fd:
+    with hold_branch(context, session.id, MAIN, wait=wait) as lock_fd:
         saving = begin_saving(context, session, MAIN, name, lock_fd)
         show_work(context.platform, session, saving.branch.incarnation)
         process = find_program(session, pid)
@@ -120,7 +120,7 @@ def restore_with_program(
     _ = context.platform  # mounts the pool if need be
     program = read_program(context.layout.checkpoint_program(checkpoint.id))
     images = context.layout.images(checkpoint.id)
-    with holding(context, session.id, MAIN, wait=wait) as lock_fd:
+    with hold_branch(context, session.id, MAIN, wait=wait) as lock_fd:
         old = context.catalogue.branch(session.id, MAIN)
         running = _running_part(context, session, checkpoint, read_pids(images))
         _require_terminals(checkpoint.name, program)
@@ -135,7 +135,7 @@ def restore_with_program(
         ) as operation:
             with context.undoing(operation) as undo:
                 undo.on_failure("remove the copy", lambda: destroy(context.platform, incarnation))
-                branch = revive_branch(
+                branch = restore_as_branch(
                     context, session, checkpoint, MAIN, incarnation, old.created_at, operation
                 )
                 undo.on_failure(
@@ -150,7 +150,7 @@ def restore_with_program(
                     show_work(context.platform, session, incarnation)
                 with operation.timeline.step("program"):
                     what = checkpoint.name
-                    started = revive_program(context.platform, session, program, images, incarnation, what)
+                    started = restore_program(context.platform, session, program, images, incarnation, what)
                 publish_restored(context, branch, operation, also=lambda: _note(context, session, started))
             with operation.timeline.step("retire"):
                 release_program(context.platform, program, incarnation)
@@ -186,7 +186,7 @@ def _running_part(
             " with it",
             hint="restore it from outside of the program",
         )
-    for holder in holders_of(pids):
+    for holder in processes_using_pids(pids):
         if holder.is_alive and holder.pid not in trees:
             number = next(pid for pid in pids if pid in holder.ids())
             use = "has it" if number == holder.pid else "has it as the number of its group or session"
@@ -288,7 +288,7 @@ def _bring_back(
     _require_free(program.name, pids, patience_s)
     _require_terminals(program.name, program)
     try:
-        started = revive_program(context.platform, session, program, images, incarnation, program.name)
+        started = restore_program(context.platform, session, program, images, incarnation, program.name)
     except EngineError:
         context.platform.program_cgroup(incarnation).remove()
         raise

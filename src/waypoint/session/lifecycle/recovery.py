@@ -18,7 +18,7 @@ from waypoint.log import Timeline
 from waypoint.model import OperationRecord, OperationStatus
 from waypoint.names import MAIN
 from waypoint.session.context import BASES, Context
-from waypoint.session.lifecycle.remove import remove_branch, remove_session, rename_links, retire_branch
+from waypoint.session.lifecycle.endings import remove_branch, remove_session, rename_links, retire_branch
 from waypoint.store.lock import locked
 
 __all__ = ["recover_abandoned", "recover_branch"]

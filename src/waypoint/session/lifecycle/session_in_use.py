@@ -7,7 +7,7 @@ from waypoint.kernel.storage.mounts import read_mounts
 from waypoint.model import SessionRecord
 from waypoint.session.context import Context
 
-__all__ = ["explain_occupants"]
+__all__ = ["explain_session_in_use"]
 
 _FORCE = (
     "--force ends the commands that run, with all processes of the session, waits for a snapshot or restore\n"
@@ -15,7 +15,7 @@ _FORCE = (
 )
 
 
-def explain_occupants(context: Context, session: SessionRecord) -> str:
+def explain_session_in_use(context: Context, session: SessionRecord) -> str:
     """What holds the session, one line each, what --force will do about it, and how to ask for that."""
     held = [*_at_work(context, session.id), *_looking(context, session)]
     mounted = _mounted(context, session)
@@ -43,28 +43,28 @@ def _at_work(context: Context, session_id: str) -> list[str]:
 
 def _looking(context: Context, session: SessionRecord) -> list[str]:
     """Processes of the host that are below its directories; its own have another root and are not meant."""
-    places = [
+    paths = [
         os.fspath(context.layout.mount(branch.incarnation))
         for branch in context.catalogue.branches(session.id)
     ]
-    places.append(os.fspath(context.layout.session(session.id)))
+    paths.append(os.fspath(context.layout.session(session.id)))
     work_dir = session.settings.work_dir
     if work_dir is not None:
-        places.append(work_dir)
-    return [f"  pid {holder.pid} ({holder.name}) {holder.what}" for holder in processes_below(places)]
+        paths.append(work_dir)
+    return [f"  pid {holder.pid} ({holder.name}) {holder.what}" for holder in processes_below(paths)]
 
 
 def _mounted(context: Context, session: SessionRecord) -> list[str]:
-    places = {
+    paths = {
         os.fspath(context.layout.mount(branch.incarnation)): f"branch {branch.name!r}"
         for branch in context.catalogue.branches(session.id)
     }
     work_dir = session.settings.work_dir
     if work_dir is not None:
-        places[work_dir] = "work directory"
+        paths[work_dir] = "work directory"
     return [
         f"  {mount.path} ({name})"
         for mount in read_mounts()
-        for place, name in places.items()
-        if mount.path == place or mount.path.startswith(f"{place}/")
+        for path, name in paths.items()
+        if mount.path == path or mount.path.startswith(f"{path}/")
     ]

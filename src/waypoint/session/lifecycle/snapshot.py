@@ -1,26 +1,29 @@
-"""Save a branch: as a checkpoint from which it runs on (snapshot), or as the last thing it does (park)."""
+"""Save a branch as a checkpoint; it runs on. :class:`Saving` is what park, suspend and manual mode share."""
 
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint.engine.branch_network import mend_network
 from waypoint.engine.checkpoint import discard_checkpoint, prepare, resume_input, save, save_files
-from waypoint.errors import AlreadyExists, UsageError
-from waypoint.kernel.cgroup.freezer import Standstill
+from waypoint.errors import AlreadyExists
+from waypoint.kernel.cgroup.freezer import Freezer
 from waypoint.kernel.undo import UndoStack
 from waypoint.log import Timeline
 from waypoint.model import BranchRecord, CheckpointKind, CheckpointRecord, OperationStatus, SessionRecord
-from waypoint.names import MAIN, parse_name
+from waypoint.names import parse_name
 from waypoint.session.context import Context
-from waypoint.session.lifecycle.branch_lock import default_name, holding, require_publishable, running_branch
-from waypoint.session.lifecycle.remove import remove_branch
+from waypoint.session.lifecycle.branch_lock import (
+    default_name,
+    hold_branch,
+    require_publishable,
+    running_branch,
+)
 from waypoint.shell.client import ShellClient
 from waypoint.store.layout import new_id
 from waypoint.store.lock import locked
 
-__all__ = ["Saving", "begin_saving", "park_branch", "snapshot_branch"]
+__all__ = ["Saving", "begin_saving", "snapshot_branch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,7 @@ class Saving:
         timeline: Timeline,
         *,
         kind: CheckpointKind = CheckpointKind.FULL,
-        standstill: Standstill | None = None,
+        freezer: Freezer | None = None,
     ) -> CheckpointRecord:
         """Write the checkpoint; what is returned is still to be published."""
         session, branch = self.session, self.branch
@@ -69,7 +72,7 @@ class Saving:
                 checkpoint_id,
                 quiesce=lambda: _quiesce(root),
                 hold=hold,
-                standstill=standstill,
+                freezer=freezer,
                 timeline=timeline,
             )
         return self.record(kind, memory_bytes)
@@ -87,9 +90,9 @@ class Saving:
             kind=kind,
         )
 
-    def standstill(self) -> Standstill:
+    def freezer(self) -> Freezer:
         """Keeps the branch from running after what was saved of it."""
-        return Standstill(self.context.platform.cgroup(self.branch.incarnation), (self.lock_fd,))
+        return Freezer(self.context.platform.cgroup(self.branch.incarnation), (self.lock_fd,))
 
 
 def snapshot_branch(
@@ -102,7 +105,7 @@ def snapshot_branch(
     wait: bool = True,
 ) -> CheckpointRecord:
     """Save the branch as a checkpoint. The branch runs on, whether this succeeds or not."""
-    with holding(context, session.id, branch_name, wait=wait) as lock_fd:
+    with hold_branch(context, session.id, branch_name, wait=wait) as lock_fd:
         saving = begin_saving(context, session, branch_name, name, lock_fd)
         with (
             context.operation(
@@ -119,43 +122,6 @@ def snapshot_branch(
                 context.catalogue.add_checkpoint(checkpoint)
                 context.catalogue.set_head(session.id, branch_name, checkpoint.id)
                 context.end(operation, OperationStatus.DONE)
-    return checkpoint
-
-
-def park_branch(
-    context: Context, session: SessionRecord, branch_name: str, name: str | None, *, wait: bool = True
-) -> CheckpointRecord:
-    """Save the branch, then let it go. It does nothing between what was saved and its end.
-
-    If this fails the branch runs on.
-    """
-    if branch_name == MAIN:
-        raise UsageError(
-            "the branch 'main' cannot be parked: a session always has it",
-            hint=f"save it (waypoint snapshot {session.id}), or let the whole session rest: waypoint suspend {session.id}",
-        )
-    with holding(context, session.id, branch_name, wait=wait) as lock_fd:
-        saving = begin_saving(context, session, branch_name, name, lock_fd)
-        with context.operation(
-            "park",
-            session.id,
-            branch_name,
-            old_incarnation=saving.branch.incarnation,
-            checkpoint=saving.checkpoint_id,
-        ) as operation:
-            with ExitStack() as stack:
-                saving.prepare(stack.enter_context(context.undoing(operation)), operation.timeline)
-                standstill = stack.enter_context(saving.standstill())
-                gate_fd = stack.enter_context(saving.gate())
-                checkpoint = saving.save(gate_fd, operation.timeline, standstill=standstill)
-                with operation.timeline.step("publish"), context.catalogue.transaction():
-                    require_publishable(context, session.id, checkpoint.name)
-                    context.catalogue.add_checkpoint(checkpoint)
-                    context.catalogue.remove_branch(session.id, branch_name)
-                    context.end(operation, OperationStatus.PUBLISHED)
-                incarnation, timeline = saving.branch.incarnation, operation.timeline
-                remove_branch(context, session.id, branch_name, incarnation, timeline)
-            context.end(operation, OperationStatus.DONE)
     return checkpoint
 
 

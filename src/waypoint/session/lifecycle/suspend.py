@@ -1,4 +1,4 @@
-"""Let a session rest on disk, with nothing of it running, and bring it back.
+"""Suspend a session to disk: nothing of it runs until :mod:`waypoint.session.lifecycle.resume` brings it back.
 
 Every live branch is saved and stands still until all are; then one transaction makes all of them *suspended*, and what
 ran of them is removed. So a session never rests in part because one of its branches could not be saved.
@@ -7,22 +7,17 @@ ran of them is removed. So a session never rests in part because one of its bran
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from waypoint.engine.incarnation import destroy
-from waypoint.engine.work_directory import hide_work, show_work
-from waypoint.errors import Broken, ResumeIncomplete
+from waypoint.errors import Broken
 from waypoint.kernel.syscalls import sync_file_system
 from waypoint.model import BranchRecord, CheckpointRecord, OperationStatus, SessionRecord
-from waypoint.names import MAIN
 from waypoint.session.context import Context, Operation
-from waypoint.session.lifecycle.branch_lock import default_name, holding, require_publishable
-from waypoint.session.lifecycle.branch_start import launch_branch, revive_branch
-from waypoint.session.lifecycle.parallel import make_branches
-from waypoint.session.lifecycle.remove import retire_branch
+from waypoint.session.lifecycle.branch_lock import default_name, hold_branch, require_publishable
+from waypoint.session.lifecycle.endings import retire_branch
 from waypoint.session.lifecycle.snapshot import Saving
 from waypoint.store.layout import new_id
 from waypoint.store.lock import locked
 
-__all__ = ["resume_session", "suspend_session"]
+__all__ = ["suspend_session"]
 
 _BRANCH_PART_MAX = 40  # of a branch's name in that of its checkpoint; names have at most 64 letters
 
@@ -49,7 +44,7 @@ def suspend_session(
         stack.enter_context(locked(context.branch_lock(session.id, ""), what=f"session {session.id}"))
         locks = {
             # In one order, so that two callers do not lock each other out.
-            name: stack.enter_context(holding(context, session.id, name, wait=True))
+            name: stack.enter_context(hold_branch(context, session.id, name, wait=True))
             for name in sorted(branch.name for branch in context.catalogue.branches(session.id))
         }
         live = [
@@ -117,9 +112,9 @@ def _prepare(
     if saving is not None:
         undo = stack.enter_context(context.undoing(operation))
         saving.prepare(undo, operation.timeline)
-        standstill = stack.enter_context(saving.standstill())
+        freezer = stack.enter_context(saving.freezer())
         gate_fd = stack.enter_context(saving.gate())
-        checkpoint = saving.save(gate_fd, operation.timeline, standstill=standstill)
+        checkpoint = saving.save(gate_fd, operation.timeline, freezer=freezer)
     return _Suspending(branch=branch, operation=operation, checkpoint=checkpoint)
 
 
@@ -138,62 +133,3 @@ def _publish(context: Context, session: SessionRecord, going: list[_Suspending])
                 head = one.checkpoint.id
             context.catalogue.put_branch(replace(one.branch, init_pid=0, head=head, is_suspended=True))
             context.end(one.operation, OperationStatus.PUBLISHED)
-
-
-def resume_session(context: Context, session: SessionRecord) -> list[BranchRecord]:
-    """Bring every suspended branch back at its saved point, all at the same time.
-
-    If some cannot come back, ResumeIncomplete names them; they stay suspended, and the others run.
-    """
-    resting = [branch.name for branch in context.catalogue.branches(session.id) if branch.is_suspended]
-    if not resting:
-        return []
-    _ = context.platform  # found once, not by every thread
-    made, errors = make_branches(resting, lambda name: _resume_one(context, session, name))
-    if errors:
-        raise ResumeIncomplete([branch.name for branch in made], errors)
-    return made
-
-
-def _resume_one(context: Context, session: SessionRecord, name: str) -> BranchRecord:
-    incarnation = new_id()
-    with holding(context, session.id, name, wait=True):
-        resting = context.catalogue.branch(session.id, name)
-        if not resting.is_suspended:  # another process has been faster
-            return resting
-        with (
-            context.operation(
-                "resume", session.id, name, incarnation=incarnation, checkpoint=resting.head
-            ) as operation,
-            context.undoing(operation) as undo,
-        ):
-            undo.on_failure("remove the branch", lambda: destroy(context.platform, incarnation))
-            branch = _revive(context, session, resting, incarnation, operation)
-            with operation.timeline.step("names"):
-                link = context.layout.live(session.id, name)
-                undo.on_failure("remove the link", lambda: link.unlink(missing_ok=True))
-                context.point_live_link(session.id, name, incarnation)
-                if name == MAIN:
-                    undo.on_failure("empty the work directory", lambda: hide_work(session))
-                    show_work(context.platform, session, incarnation)
-            with operation.timeline.step("publish"), context.catalogue.transaction():
-                require_publishable(context, session.id)
-                context.catalogue.put_branch(branch)
-                context.end(operation, OperationStatus.DONE)
-    return branch
-
-
-def _revive(
-    context: Context,
-    session: SessionRecord,
-    resting: BranchRecord,
-    incarnation: str,
-    operation: Operation,
-) -> BranchRecord:
-    for checkpoint in context.catalogue.checkpoints(session.id):
-        if checkpoint.id == resting.head:
-            return revive_branch(
-                context, session, checkpoint, resting.name, incarnation, resting.created_at, operation
-            )
-    pid = launch_branch(context, session, incarnation, operation)  # it never was saved
-    return replace(resting, incarnation=incarnation, init_pid=pid, is_suspended=False)

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from waypoint.errors import UsageError
-from waypoint.session.commands.branch_client import Place
+from waypoint.session.commands.branch_address import BranchAddress
 from waypoint.session.terminals.watch import (
     Answered,
     Ended,
@@ -50,7 +50,7 @@ def require_terminal(keyboard: int, window: int) -> None:
 
 
 def attach(
-    place: Place,
+    address: BranchAddress,
     terminal: str,
     *,
     keyboard: int,
@@ -64,7 +64,7 @@ def attach(
     ``notice`` stands in the last row for some seconds, or until a key is pressed.
     Returns why it ended: ``detached``, ``exited`` (its shell has ended), ``closed``, or ``hung up``.
     """
-    with TerminalView(place, terminal) as view, _raw(keyboard), _resizes() as resized:
+    with TerminalView(address, terminal) as view, _raw(keyboard), _resizes() as resized:
         attachment = _Attachment(view, keyboard, window, detach_key, notice, read_only=read_only)
         return attachment.run(resized)
 
@@ -161,7 +161,7 @@ class _Attachment:
         """Send a request and see it answered once, whatever happens to the connection."""
         meanwhile: list[Event] = []
         try:
-            with self._view.place.gate():
+            with self._view.address.gate():
                 self._view.send(frame)
                 while True:
                     for event in self._view.events(None):

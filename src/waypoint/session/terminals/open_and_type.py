@@ -5,7 +5,7 @@ from pathlib import Path
 
 from waypoint.errors import LaunchFailed, ShellError, UsageError
 from waypoint.names import parse_name
-from waypoint.session.commands.branch_client import Place
+from waypoint.session.commands.branch_address import BranchAddress
 from waypoint.session.creation.users import session_user
 from waypoint.shell.client import InitRefused, ShellClient, shell_error
 from waypoint.shell.keys import encode_keys
@@ -36,12 +36,12 @@ __all__ = [
 SIZE_MAX = 1000
 
 
-def list_terminals(place: Place) -> list[TerminalStatus]:
-    return place.ask(ShellClient.terminals)
+def list_terminals(address: BranchAddress) -> list[TerminalStatus]:
+    return address.ask(ShellClient.terminals)
 
 
 def new_terminal(
-    place: Place,
+    address: BranchAddress,
     name: str,
     *,
     size: WindowSize | None = None,
@@ -55,19 +55,19 @@ def new_terminal(
     What is not said here is as the session was made.
     """
     parse_name("terminal", name)
-    settings = session_settings(place.catalogue, place.session_id)
+    settings = session_settings(address.catalogue, address.session_id)
     size = size or settings.size or DEFAULT_SIZE
     checked_size(size)
-    with place.gate():
-        incarnation = place.incarnation()
-        root = root_path(place.state_dir, incarnation)
+    with address.gate():
+        incarnation = address.incarnation()
+        root = root_path(address.state_dir, incarnation)
         profile = find_profile(Path(root), shell or settings.shell)
         user = session_user(root, settings)
         is_attended = settings.attended if attended is None else attended
         if is_attended:
             profile = profile.attended()
-        directory = cwd or place.catalogue.workspace(place.session_id)
-        with place.connect(incarnation) as client:
+        directory = cwd or address.catalogue.workspace(address.session_id)
+        with address.connect(incarnation) as client:
             try:
                 variables = {
                     **({} if is_attended else UNATTENDED_ENV),
@@ -90,38 +90,38 @@ def new_terminal(
                 if refusal.reason in (ErrorCode.EXEC_FAILED, ErrorCode.SHELL):
                     raise LaunchFailed(f"cannot start the shell: {refusal}") from refusal
                 raise ShellError(
-                    f"cannot open terminal {name!r} in {place.where}: {refusal}",
+                    f"cannot open terminal {name!r} in {address.where}: {refusal}",
                     hint="waypoint terminal list shows those that are open",
                 ) from refusal
 
 
-def close_terminal(place: Place, name: str) -> None:
+def close_terminal(address: BranchAddress, name: str) -> None:
     """End its shell and what runs in its foreground."""
-    _ask(place, name, encode_named(Request.CLOSE, name))
+    _ask(address, name, encode_named(Request.CLOSE, name))
 
 
-def resize_terminal(place: Place, name: str, size: WindowSize) -> None:
+def resize_terminal(address: BranchAddress, name: str, size: WindowSize) -> None:
     """Programs in it are told (SIGWINCH)."""
     checked_size(size)
-    _ask(place, name, encode_resize(name, *size))
+    _ask(address, name, encode_resize(name, *size))
 
 
-def signal_terminal(place: Place, name: str, number: int) -> None:
+def signal_terminal(address: BranchAddress, name: str, number: int) -> None:
     """Send a signal to the foreground processes."""
-    _ask(place, name, encode_signal(name, number))
+    _ask(address, name, encode_signal(name, number))
 
 
-def send_keys(place: Place, terminal: str, words: Sequence[str], *, literal: bool = False) -> None:
+def send_keys(address: BranchAddress, terminal: str, words: Sequence[str], *, literal: bool = False) -> None:
     """Type text and named keys, as ``tmux send-keys`` does."""
     data = encode_keys(words, literal=literal)
     in_other_mode = encode_keys(words, application_cursor=True, literal=literal)
     if data != in_other_mode:
         from waypoint.session.terminals.screen import (
-            look,  # the emulator takes longer to load than a key to send
+            read_screen,  # the emulator takes longer to load than a key to send
         )
 
-        data = in_other_mode if look(place, terminal).application_cursor else data
-    _ask(place, terminal, encode_input(terminal, data))
+        data = in_other_mode if read_screen(address, terminal).application_cursor else data
+    _ask(address, terminal, encode_input(terminal, data))
 
 
 def checked_size(size: WindowSize) -> None:
@@ -131,8 +131,8 @@ def checked_size(size: WindowSize) -> None:
         )
 
 
-def _ask(place: Place, terminal: str, frame: bytes) -> None:
+def _ask(address: BranchAddress, terminal: str, frame: bytes) -> None:
     try:
-        place.ask(lambda client: client.ask(frame))
+        address.ask(lambda client: client.ask(frame))
     except InitRefused as refusal:
-        raise shell_error(refusal, place.where, terminal) from refusal
+        raise shell_error(refusal, address.where, terminal) from refusal

@@ -4,29 +4,29 @@ import re
 import time
 
 from waypoint.errors import ShellError, UsageError, WaitTimedOut
-from waypoint.session.commands.branch_client import Place
+from waypoint.session.commands.branch_address import BranchAddress
 from waypoint.session.commands.exec import checked_timeout
 from waypoint.session.terminals.watch import Ended, Printed, TerminalView
 from waypoint.shell.protocol import TerminalState
 from waypoint.shell.rendering import searchable_text
 from waypoint.shell.screen import Screen
 
-__all__ = ["look", "wait_for"]
+__all__ = ["read_screen", "wait_for"]
 
 SCROLLBACK_MAX = 1 << 20  # init keeps a MiB of output
 WAIT_HISTORY = 2000  # lines that may scroll by between two looks at the screen
 
 
-def look(place: Place, terminal: str, scrollback: int = 0) -> Screen:
+def read_screen(address: BranchAddress, terminal: str, scrollback: int = 0) -> Screen:
     """What the terminal shows now, and the last ``scrollback`` lines above it."""
     if not 0 <= scrollback <= SCROLLBACK_MAX:
         raise UsageError(f"{scrollback} lines of scrollback", hint=f"0 to {SCROLLBACK_MAX}")
-    with TerminalView(place, terminal, history=scrollback) as view:
+    with TerminalView(address, terminal, history=scrollback) as view:
         return view.screen(scrollback)
 
 
 def wait_for(
-    place: Place,
+    address: BranchAddress,
     terminal: str,
     *,
     text: str | None = None,
@@ -46,7 +46,7 @@ def wait_for(
         raise UsageError(f"a silence of {idle_ms} ms", hint="0 or more milliseconds")
     pattern = _pattern(text)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    with TerminalView(place, terminal, history=WAIT_HISTORY) as view:
+    with TerminalView(address, terminal, history=WAIT_HISTORY) as view:
         quiet_since = time.monotonic()
         while True:
             now = time.monotonic()
@@ -58,7 +58,7 @@ def wait_for(
                 return view.screen()
             if deadline is not None and now >= deadline:
                 raise WaitTimedOut(
-                    f"{_wish(text, idle_ms)} in terminal {terminal!r} of {place.where} in {timeout_s:g} s"
+                    f"{_wish(text, idle_ms)} in terminal {terminal!r} of {address.where} in {timeout_s:g} s"
                 )
             limits = [deadline, quiet_since + idle_ms / 1000 if idle_ms is not None else None]
             nearest = min((limit for limit in limits if limit is not None), default=None)
@@ -66,7 +66,7 @@ def wait_for(
                 if isinstance(event, Printed):
                     quiet_since = time.monotonic()
                 if isinstance(event, Ended):
-                    raise ShellError(f"terminal {terminal!r} of {place.where} was closed")
+                    raise ShellError(f"terminal {terminal!r} of {address.where} was closed")
 
 
 def _pattern(text: str | None) -> re.Pattern[str] | None:

@@ -7,7 +7,7 @@ terminal's, from the output that init had kept in the checkpoint.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from waypoint.session.commands.branch_client import Place
+from waypoint.session.commands.branch_address import BranchAddress
 from waypoint.shell.client import ConnectionLost, InitRefused, ShellClient, shell_error
 from waypoint.shell.emulator import Emulator
 from waypoint.shell.protocol import (
@@ -82,8 +82,8 @@ Event = Printed | Changed | Redrawn | Reconnected | Replaced | Ended | Answered
 class TerminalView:
     """A context manager: leaving it lets go of the connection and the emulator."""
 
-    def __init__(self, place: Place, terminal: str, *, history: int = 0) -> None:
-        self.place = place
+    def __init__(self, address: BranchAddress, terminal: str, *, history: int = 0) -> None:
+        self.address = address
         self.terminal = terminal
         self.status: TerminalStatus
         self._history = history
@@ -175,8 +175,8 @@ class TerminalView:
     def _reconnect(self) -> bool:
         """Watch on from where we were; False if the branch is another by now."""
         self._connection().close()
-        with self.place.gate():
-            if self.place.incarnation() != self._incarnation:
+        with self.address.gate():
+            if self.address.incarnation() != self._incarnation:
                 return False
             self._client = self._watch(self._incarnation, self._offset)
         return True
@@ -187,8 +187,8 @@ class TerminalView:
             self._let_go()
 
     def _try_replay(self) -> bool:
-        with self.place.gate():
-            self._incarnation = self.place.incarnation()
+        with self.address.gate():
+            self._incarnation = self.address.incarnation()
             self._client = self._watch(self._incarnation, 0)
         self._offset = self.status.stream_start
         end = self.status.stream_end
@@ -202,12 +202,12 @@ class TerminalView:
         return True
 
     def _watch(self, incarnation: str, offset: int) -> ShellClient:
-        client = self.place.connect(incarnation)
+        client = self.address.connect(incarnation)
         try:
             payload = client.ask(encode_watch(self.terminal, offset), Reply.TERMINAL)
         except InitRefused as refusal:
             client.close()
-            raise shell_error(refusal, self.place.where, self.terminal) from refusal
+            raise shell_error(refusal, self.address.where, self.terminal) from refusal
         except BaseException:
             client.close()
             raise

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["Place", "Unlimited"]
+__all__ = ["BranchAddress", "Unlimited"]
 
 
 class Unlimited:
@@ -37,7 +37,7 @@ class Unlimited:
         return ()
 
 
-class Place:
+class BranchAddress:
     def __init__(self, state_dir: str, catalogue: LiveCatalogue, session_id: str, branch: str) -> None:
         self.state_dir = state_dir
         self.catalogue = catalogue

@@ -1,0 +1,65 @@
+"""Make new live branches from a checkpoint."""
+
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from waypoint.engine.incarnation import destroy
+from waypoint.errors import ForkIncomplete
+from waypoint.model import BranchRecord, CheckpointRecord, OperationStatus, SessionRecord
+from waypoint.session.context import Context
+from waypoint.session.lifecycle.branch_lock import check_new_names, hold_branch, require_publishable
+from waypoint.session.lifecycle.branch_start import restore_as_branch
+from waypoint.session.lifecycle.parallel import make_branches
+from waypoint.store.layout import new_id
+
+__all__ = ["fork_checkpoint"]
+
+
+def fork_checkpoint(
+    context: Context, session: SessionRecord, checkpoint: CheckpointRecord, names: Sequence[str]
+) -> list[BranchRecord]:
+    """Bring the checkpoint to life once for each name, at the same time, beside all other branches.
+
+    Each branch is made whole or not at all. If some fail, ForkIncomplete names them; the others run.
+    """
+    check_new_names(context, session.id, names)
+    _ = context.platform  # found once, not by every thread
+    began = time.time()
+    # They end in any order; a microsecond each keeps them listed in the order of their names.
+    moments = {name: began + number / 1_000_000 for number, name in enumerate(names)}
+    made, errors = make_branches(
+        names, lambda name: _fork_one(context, session, checkpoint, name, moments[name])
+    )
+    if errors:
+        raise ForkIncomplete([branch.name for branch in made], errors)
+    return made
+
+
+def _fork_one(
+    context: Context, session: SessionRecord, checkpoint: CheckpointRecord, name: str, created_at: float
+) -> BranchRecord:
+    incarnation = new_id()
+    with ExitStack() as stack:
+        stack.enter_context(hold_branch(context, session.id, name, wait=True))
+        require_publishable(context, session.id, name)  # another process may have made it while we waited
+        operation = stack.enter_context(
+            context.operation("fork", session.id, name, incarnation=incarnation, checkpoint=checkpoint.id)
+        )
+        undo = stack.enter_context(context.undoing(operation))
+        undo.on_failure("remove the locks", lambda: context.remove_locks(session.id, name))
+        undo.on_failure("remove the branch", lambda: destroy(context.platform, incarnation))
+        branch = restore_as_branch(context, session, checkpoint, name, incarnation, created_at, operation)
+        with operation.timeline.step("publish"):
+            undo.on_failure("remove the link", lambda: _unlink(context.layout.live(session.id, name)))
+            context.point_live_link(session.id, name, incarnation)
+            with context.catalogue.transaction():
+                require_publishable(context, session.id, name)
+                context.catalogue.put_branch(branch)
+                context.end(operation, OperationStatus.DONE)
+    return branch
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
