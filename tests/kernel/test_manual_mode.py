@@ -426,7 +426,7 @@ def test_a_job_whose_saving_was_cut_off_at_its_end_comes_back(
     pid = start("job")
     working.snapshot("early", pid=pid)
     # As if we had been killed right after CRIU had ended the program.
-    monkeypatch.setattr("waypoint.kernel.criu.rpc.mend_foreign_terminals", lambda _images: None)
+    monkeypatch.setattr("waypoint.kernel.criu.foreign.mend_foreign_terminals", lambda _images: None)
     before = last_step(work)
     with failing_at("program"), pytest.raises(EngineError, match="made to fail"):
         working.restore("early")

@@ -9,7 +9,7 @@ from waypoint.engine.limits import BranchLimits, check_limits
 from waypoint.engine.platform import Platform
 from waypoint.errors import AbilityMissing
 from waypoint.kernel.cgroup.controllers import Controller, CpuLimit, MemoryLimit, PidsLimit, find_controllers
-from waypoint.kernel.criu.rpc import Criu
+from waypoint.kernel.criu.program import Criu
 from waypoint.model import Limits
 from waypoint.store.directory_layers import OverlayLayers
 from waypoint.store.layout import Layout

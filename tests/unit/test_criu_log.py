@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from waypoint.kernel.criu.rpc import digest_log
+from waypoint.kernel.criu.log import digest_log
 
 NOISE = "Error (criu/util.c:1533): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted\n"
 

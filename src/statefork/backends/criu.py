@@ -25,7 +25,8 @@ from waypoint.engine.obstacles import find_obstacles
 from waypoint.kernel.cgroup.group import Cgroup, find_cgroup2
 from waypoint.kernel.copy.confined import Root, host_root, process_root
 from waypoint.kernel.copy.file_tree import CopyJob
-from waypoint.kernel.criu.rpc import CriuFailed
+from waypoint.kernel.criu.branch import dump_tree, restore_tree
+from waypoint.kernel.criu.log import CriuFailed
 from waypoint.kernel.criu.terminals import empty_terminals, refill_terminals
 from waypoint.kernel.processes.programs import run_tool
 from waypoint.kernel.undo import UndoStack
@@ -104,7 +105,8 @@ class CriuBackend(Backend):
 
         work = self._new_work()
         try:
-            host_criu().dump(
+            dump_tree(
+                host_criu(),
                 pid,
                 images=path / "criu",
                 work=work,
@@ -132,7 +134,8 @@ class CriuBackend(Backend):
             directory = self._make_directory(name)
             _copy_all(saved / CONTROL, directory / CONTROL)
             work = self._new_work()
-            pid = host_criu().restore(
+            pid = restore_tree(
+                host_criu(),
                 images=saved / "criu",
                 work=work,
                 root=directory / "root",

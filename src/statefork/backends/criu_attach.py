@@ -21,8 +21,9 @@ from statefork.errors import BackendFailed, CommandTimedOut, Unsupported
 from waypoint.kernel.cgroup.group import find_cgroup2
 from waypoint.kernel.copy.confined import Root, host_root
 from waypoint.kernel.copy.file_tree import CopyJob
+from waypoint.kernel.criu.foreign import dump_foreign_tree, restore_foreign_tree
 from waypoint.kernel.criu.images import read_pids
-from waypoint.kernel.criu.rpc import CriuFailed
+from waypoint.kernel.criu.log import CriuFailed
 from waypoint.kernel.processes.process_tree import (
     Process,
     end_tree,
@@ -93,7 +94,7 @@ class CriuAttachBackend(Backend):
             images, work = path / "criu", path / "work"
             images.mkdir(parents=True, mode=0o700)
             work.mkdir()
-            host_criu().dump_foreign(self._pid, images=images, work=work, leave_running=True)
+            dump_foreign_tree(host_criu(), self._pid, images=images, work=work, leave_running=True)
         size = sum(entry.stat().st_size for entry in os.scandir(images))
         handle = {"path": os.fspath(path), "cgroup": _cgroup_of(self._pid)}
         return Image(id=snapshot_id, handle=handle, sizes={"memory": size})
@@ -193,7 +194,9 @@ class CriuAttachBackend(Backend):
         for part in ("criu", "work"):
             (path / part).mkdir(parents=True, mode=0o700)
         try:
-            host_criu().dump_foreign(self._pid, images=path / "criu", work=path / "work", leave_running=False)
+            dump_foreign_tree(
+                host_criu(), self._pid, images=path / "criu", work=path / "work", leave_running=False
+            )
         except CriuFailed:
             return False
         return True
@@ -217,7 +220,8 @@ class CriuAttachBackend(Backend):
         with UndoStack("return of a tree") as undo:
             # The pid was free: who has it now came back just now.
             undo.on_failure("end what came back", lambda: end_tree(self._pid))
-            pid = host_criu().restore_foreign(
+            pid = restore_foreign_tree(
+                host_criu(),
                 images=path / "criu",
                 work=path / "work",
                 cgroup=group if group is not None and group.is_dir() else None,

@@ -19,8 +19,9 @@ from waypoint.engine.platform import Platform
 from waypoint.engine.shares import find_shares
 from waypoint.errors import DumpFailed, EngineError
 from waypoint.kernel.cgroup.freezer import Freezer
+from waypoint.kernel.criu.branch import dump_tree
 from waypoint.kernel.criu.images import forget_sizes_below
-from waypoint.kernel.criu.rpc import CriuFailed
+from waypoint.kernel.criu.log import CriuFailed
 from waypoint.kernel.criu.terminals import empty_terminals, refill_terminals
 from waypoint.log import Timeline
 from waypoint.model import BranchRecord, SessionRecord
@@ -88,7 +89,8 @@ def save(
             platform.criu_work(branch.session_id, checkpoint_id) as work,
             _network_stopped(platform, branch, hold),
         ):
-            statistics = platform.criu.dump(
+            statistics = dump_tree(
+                platform.criu,
                 branch.init_pid,
                 images=images,
                 work=work,

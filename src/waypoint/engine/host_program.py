@@ -20,9 +20,10 @@ from waypoint.engine.platform import Platform
 from waypoint.errors import DumpFailed, NotFound, RestoreFailed, UsageError
 from waypoint.kernel.cgroup.freezer import Freezer
 from waypoint.kernel.cgroup.group import Cgroup, find_cgroup2, remove_group
+from waypoint.kernel.criu.foreign import dump_foreign_tree, restore_foreign_tree
 from waypoint.kernel.criu.images import mend_foreign_terminals, read_pids
+from waypoint.kernel.criu.log import CriuFailed
 from waypoint.kernel.criu.outer_terminals import OuterTerminal, outer_terminals
-from waypoint.kernel.criu.rpc import CriuFailed
 from waypoint.kernel.processes.process_tree import Process, read_process, tree_of
 from waypoint.kernel.storage.mounts import read_mounts
 from waypoint.log import Timeline
@@ -170,7 +171,8 @@ def save_program(
 
     try:
         with timeline.step("dump"), platform.criu_work(session.id, checkpoint_id) as work:
-            statistics = platform.criu.dump_foreign(
+            statistics = dump_foreign_tree(
+                platform.criu,
                 process.pid,
                 images=images,
                 work=work,
@@ -205,7 +207,8 @@ def put_aside(
     program.write(directory / "program.json")
     try:
         with platform.criu_work(session.id, f"{incarnation}.aside") as work:
-            platform.criu.dump_foreign(
+            dump_foreign_tree(
+                platform.criu,
                 process.pid,
                 images=directory / "images",
                 work=work,
@@ -255,7 +258,9 @@ def restore_program(
             program.opened_terminals() as terminals,
             platform.criu_work(session.id, f"{incarnation}.{new_id()}") as work,
         ):
-            platform.criu.restore_foreign(images=images, work=work, cgroup=cgroup.path, inherited=terminals)
+            restore_foreign_tree(
+                platform.criu, images=images, work=work, cgroup=cgroup.path, inherited=terminals
+            )
     except CriuFailed as error:
         hint = ""
         if _BAD_SIZE in error.reason:

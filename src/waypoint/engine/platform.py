@@ -10,7 +10,8 @@ from pathlib import Path
 
 from waypoint.kernel.cgroup.controllers import Controller
 from waypoint.kernel.cgroup.group import Cgroup
-from waypoint.kernel.criu.rpc import Criu, CriuFailed
+from waypoint.kernel.criu.log import CriuFailed
+from waypoint.kernel.criu.program import Criu
 from waypoint.store.layers import LayerDriver
 from waypoint.store.layout import Layout
 

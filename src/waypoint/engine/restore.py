@@ -10,8 +10,9 @@ from waypoint.engine.limits import BranchLimits
 from waypoint.engine.platform import Platform
 from waypoint.engine.shares import explain, note_shares, shares_staged
 from waypoint.errors import RestoreFailed
+from waypoint.kernel.criu.branch import restore_tree
 from waypoint.kernel.criu.images import bound_ports
-from waypoint.kernel.criu.rpc import CriuFailed
+from waypoint.kernel.criu.log import CriuFailed
 from waypoint.kernel.criu.terminals import refill_terminals
 from waypoint.kernel.network.ports_in_use import taken_ports
 from waypoint.log import Timeline
@@ -56,7 +57,8 @@ def restore_checkpoint(
                 timeline.step("processes"),
                 platform.criu_work(checkpoint.session_id, incarnation) as work,
             ):
-                pid = platform.criu.restore(
+                pid = restore_tree(
+                    platform.criu,
                     images=layout.images(checkpoint.id),
                     work=work,
                     root=root,

@@ -19,7 +19,7 @@ from waypoint.errors import (
 )
 from waypoint.kernel.cgroup.controllers import find_controllers
 from waypoint.kernel.cgroup.group import find_cgroup2
-from waypoint.kernel.criu.rpc import Criu
+from waypoint.kernel.criu.program import Criu
 from waypoint.kernel.undo import UndoStack
 from waypoint.log import Timeline
 from waypoint.model import BranchRecord, OperationStatus

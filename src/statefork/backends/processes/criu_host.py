@@ -13,8 +13,9 @@ from statefork.record import default_state_dir
 from waypoint.config import DEFAULT_STATE_DIR
 from waypoint.errors import HostError
 from waypoint.kernel.cgroup.group import find_cgroup2
+from waypoint.kernel.criu.log import CriuFailed
+from waypoint.kernel.criu.program import Criu
 from waypoint.kernel.criu.provision import CriuBuild
-from waypoint.kernel.criu.rpc import Criu, CriuFailed
 from waypoint.session.context import criu_tool, launcher_path
 from waypoint.session.setup import find_criu
 from waypoint.store.layout import Layout

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint.config import DEFAULT_STATE_DIR
+from waypoint.kernel.criu.log import digest_log
 from waypoint.kernel.criu.provision import CriuBuild
-from waypoint.kernel.criu.rpc import digest_log
 from waypoint.session.context import preload_path
 from waypoint.session.setup import find_criu
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from waypoint.engine.skeleton import make_devices
 from waypoint.kernel.cgroup.group import Cgroup
-from waypoint.kernel.criu.rpc import bind_options
+from waypoint.kernel.criu.program import bind_options
 from waypoint.kernel.processes.launcher import start_branch
 from waypoint.kernel.storage.mounts import read_mounts
 from waypoint.session.context import launcher_path

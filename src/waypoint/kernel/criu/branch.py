@@ -1,0 +1,106 @@
+"""Save the process tree of a branch, and bring one back beside whatever runs.
+
+CRIU works inside the branch's network namespace and leaves the network alone; letting it dump or restore the namespace
+costs tens of milliseconds more. At a restore it also works in the branch's cgroup, so all it makes is born there:
+whatever happens to us, killing that cgroup removes a half-restored tree.
+
+Read next: :mod:`waypoint.engine.checkpoint` and :mod:`waypoint.engine.restore`.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from waypoint.kernel.criu.images import (
+    DumpStatistics,
+    mend_controlling_terminals,
+    mend_foreground_groups,
+    terminals_of_init,
+)
+from waypoint.kernel.criu.program import Criu, bind_options
+from waypoint.kernel.criu.rpc import Opt, Worker
+
+__all__ = ["dump_tree", "restore_tree"]
+
+_TERMINALS = "WAYPOINT_TERMINALS"  # native/preload/terminals.c
+
+
+def dump_tree(
+    criu: Criu,
+    pid: int,
+    *,
+    images: Path,
+    work: Path,
+    root: Path,
+    external: Sequence[str] = (),
+    hold: Sequence[int] = (),
+    on_stopped: Callable[[], None],
+    on_saved: Callable[[], None],
+) -> DumpStatistics:
+    """Save the tree of ``pid`` into ``images`` and let it run on.
+
+    ``on_stopped`` is called when every task is stopped, ``on_saved`` when the processes are saved and before
+    any runs again. The descriptors in ``hold`` stay open until CRIU has ended, even if we die. However this
+    ends, the tree runs again.
+    """
+    network = ("--net", f"/proc/{pid}/ns/net")
+    with Worker(criu, images=images, work=work, root=root, enter=network, hold=hold) as worker:
+        statistics = worker.dump(
+            [
+                *((Opt.EXTERNAL, mount) for mount in external),
+                *((Opt.PID, pid), (Opt.LEAVE_RUNNING, True)),
+                # A connection that its server has not accepted yet cannot be saved: it is in no checkpoint.
+                (Opt.SKIP_IN_FLIGHT, True),
+            ],
+            {"query-ext-files": lambda _pid: on_stopped(), "post-dump": lambda _pid: on_saved()},
+        )
+    mend_foreground_groups(images)
+    mend_controlling_terminals(images)
+    return statistics
+
+
+def restore_tree(
+    criu: Criu,
+    *,
+    images: Path,
+    work: Path,
+    root: Path,
+    cgroups: Sequence[Path],
+    network: int | None = None,
+    close_connections: bool = False,
+    external: Sequence[str] = (),
+    binds: Sequence[tuple[Path, Path]] = (),
+    on_begin: Callable[[], None] | None = None,
+    on_restored: Callable[[int], None],
+) -> int:
+    """Bring the tree in ``images`` back to life on ``root``, in that network namespace and in the ``cgroups``,
+    in which CRIU itself works meanwhile; return its pid.
+
+    ``root`` must be a mount; ``binds``, each a directory and where it is to be seen, are made for CRIU alone.
+    Without a network namespace it gets a new one. With ``close_connections``, no TCP connection comes back: its
+    descriptor is there, and closed. ``on_begin`` is called before anything is made, ``on_restored`` with the pid
+    before any task runs.
+    """
+    enter = (
+        *("--net", "new" if network is None else f"/proc/self/fd/{network}"),
+        *(f"--cgroup={group}" for group in cgroups),
+        *bind_options(binds),
+    )
+    with Worker(
+        criu,
+        images=images,
+        work=work,
+        root=root,
+        enter=enter,
+        env={_TERMINALS: terminals_of_init(images)},
+        hold=() if network is None else (network,),
+    ) as worker:
+        return worker.restore(
+            [
+                *((Opt.EXTERNAL, mount) for mount in external),
+                *([(Opt.TCP_CLOSE, True)] if close_connections else []),
+            ],
+            {
+                "pre-restore": lambda _pid: None if on_begin is None else on_begin(),
+                "post-restore": on_restored,
+            },
+        )
