@@ -229,7 +229,9 @@ def test_it_is_not_saved_as_the_branch_s_own_if_it_was_moved_meanwhile(
     """CRIU is told before the branch is stopped where the mounts are; one more look shows whether that held."""
     session = moved.session
     looks = iter([{"m0": f"{moved.top}/p/ws"}])
-    monkeypatch.setattr(checkpoint, "find_mount_points", lambda *of: next(looks, None) or find_mount_points(*of))
+    monkeypatch.setattr(
+        checkpoint, "find_mount_points", lambda *of: next(looks, None) or find_mount_points(*of)
+    )
     with pytest.raises(EngineError, match="moved while the branch was being saved"):
         session.snapshot()
     (fork,) = session.fork(session.snapshot())
