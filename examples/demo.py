@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import waypoint
+from waypoint.cli.text_tree import draw_tree
 from waypoint.errors import Busy
 
 PORT = 8000
@@ -100,7 +101,7 @@ def tell(story: Story, wp: waypoint.Waypoint, directory: Path) -> None:
         is_same = all((directory / name).read_text() == text for name, text in PROJECT.items())
         story.check("the real directory on the host never changed", is_same)
         story.chapter("What was made from what (also: waypoint tree).")
-        print(indented(session.tree()))
+        print(indented(draw_tree(session.status(with_files=True))))
         story.chapter("What each operation took.")
         print(indented(timings(session)))
     finally:

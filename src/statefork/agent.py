@@ -13,7 +13,7 @@ from statefork.errors import BackendFailed, CommandTimedOut
 from waypoint.errors import Busy, SessionError, ShellError, WaypointError
 from waypoint.errors import CommandTimedOut as ShellTimedOut
 from waypoint.names import MAIN
-from waypoint.session.commands.branch_address import BranchAddress, Unlimited
+from waypoint.session.commands.branch_address import BranchAddress
 from waypoint.session.commands.exec import run_command
 from waypoint.session.creation.users import ROOT, User
 from waypoint.shell.client import ShellClient
@@ -101,8 +101,8 @@ class _InstanceAddress(BranchAddress):
     def gate(self) -> AbstractContextManager[object]:
         return nullcontext()
 
-    def watch_limits(self, incarnation: str) -> Unlimited:
-        return Unlimited()
+    def has_limits(self, incarnation: str) -> bool:
+        return False
 
     def record(self, kind: str, total_ms: float, phases_ms: Mapping[str, float]) -> None:
         """Commands are recorded by StateFork itself."""

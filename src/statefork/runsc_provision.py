@@ -1,6 +1,6 @@
 """Tools that StateFork brings along where Debian's own are missing or too old: runsc, the runtime of gVisor.
 
-A tool appears in its place by one rename. Nothing of the system is changed: see :mod:`waypoint.kernel.bases.apt_packages`.
+A tool appears in its place by one rename. Nothing of the system is changed: see :mod:`waypoint.kernel.apt.packages`.
 """
 
 import os
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from statefork.record import default_state_dir
 from waypoint.errors import AbilityMissing, HostError, ToolFailed, ToolTimedOut
-from waypoint.kernel.bases.apt_packages import download, held_alone, host_codename, reason, unpack
-from waypoint.kernel.bases.apt_sources import debian_archives, read_sources
+from waypoint.kernel.apt.packages import download, held_alone, host_codename, reason, unpack
+from waypoint.kernel.apt.sources import APT_DIR, OS_RELEASE, debian_archives, read_sources
 from waypoint.kernel.processes.programs import CLEAN_ENV, run_tool
 
 __all__ = ["RUNSC_RELEASE_MIN", "find_runsc", "provision_runsc", "runsc_release"]
@@ -21,8 +21,6 @@ __all__ = ["RUNSC_RELEASE_MIN", "find_runsc", "provision_runsc", "runsc_release"
 RUNSC_RELEASE_MIN = 20230000
 """The first with the platform systrap and with file systems in memory that are part of a checkpoint."""
 
-APT_DIR = Path("/etc/apt")
-OS_RELEASE = Path("/etc/os-release")
 VERSION_TIMEOUT_S = 20.0
 INSTALL_HINT = "put a current runsc on the PATH yourself"
 

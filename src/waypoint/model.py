@@ -19,6 +19,7 @@ __all__ = [
     "Limits",
     "Network",
     "NetworkMode",
+    "OperationKind",
     "OperationRecord",
     "OperationStatus",
     "PortRecord",
@@ -216,6 +217,34 @@ class PortRecord:
     host_port: int
 
 
+class OperationKind(StrEnum):
+    """What was done: to a session, to a base, or in a branch."""
+
+    CREATE = "create"
+    FORK = "fork"
+    RESTORE = "restore"
+    RESUME = "resume"
+    PROMOTE = "promote"
+    SNAPSHOT = "snapshot"
+    PARK = "park"
+    SUSPEND = "suspend"
+    DESTROY = "destroy"
+    CLEANUP = "cleanup"
+
+    BUILD = "build"
+    PULL = "pull"
+    BOOTSTRAP = "bootstrap"
+    IMPORT = "import"
+    REMOVE_BASE = "base-rm"
+
+    # These change nothing that could be left half made, and are recorded when they are over.
+    EXEC = "exec"
+    READ_FILE = "read_file"
+    WRITE_FILE = "write_file"
+    UPLOAD = "upload"
+    DOWNLOAD = "download"
+
+
 class OperationStatus(StrEnum):
     BEGUN = "begun"
     PUBLISHED = "published"
@@ -229,7 +258,7 @@ class OperationRecord:
     """One change, with what it made (so that recovery knows where to look) and how long its steps took."""
 
     id: int
-    kind: str
+    kind: OperationKind
     session_id: str
     branch: str
     status: OperationStatus

@@ -10,7 +10,7 @@ import pytest
 
 from support.command_line import Cli
 from support.waiting import DEADLINE_S, wait_for
-from waypoint.kernel.processes.in_use import lock_holders
+from waypoint.kernel.in_use import lock_holders
 from waypoint.store.layout import Layout
 from waypoint.store.lock import attendant_lock
 

@@ -16,7 +16,7 @@ from support.leaks import look_at_host
 from waypoint import Session, Waypoint
 from waypoint.errors import EngineError, RestoreFailed
 from waypoint.model import OperationStatus
-from waypoint.session.context import Operation
+from waypoint.session.operation import Operation
 from waypoint.store.lock import locked
 
 STEPS_MAX = 12  # more than any operation has: the loop ends where an operation is no longer cut off
@@ -168,11 +168,11 @@ def test_a_signal_right_after_publishing_takes_nothing_back(
 ) -> None:
     context = prepared.context
     transaction = type(context.catalogue.transaction())
-    end, leave = context.end, transaction.__exit__
+    publish, leave = Operation.publish, transaction.__exit__
     published = []
 
-    def end_and_note(operation: Operation, status: OperationStatus) -> None:
-        end(operation, status)
+    def publish_and_note(operation: Operation, status: OperationStatus = OperationStatus.DONE) -> None:
+        publish(operation, status)
         published.append(status)
 
     def leave_and_interrupt(self: object, *details: object) -> None:
@@ -181,7 +181,7 @@ def test_a_signal_right_after_publishing_takes_nothing_back(
             monkeypatch.undo()
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(context, "end", end_and_note)
+    monkeypatch.setattr(Operation, "publish", publish_and_note)
     monkeypatch.setattr(transaction, "__exit__", leave_and_interrupt)
     with pytest.raises(KeyboardInterrupt):
         OPERATIONS[verb](prepared, "made")

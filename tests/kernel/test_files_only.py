@@ -10,6 +10,7 @@ from pathlib import Path
 from support.crash import fail_at, killed_at, start_command
 from support.limited import MakeLimited
 from waypoint import Session, Waypoint
+from waypoint.cli.text_tree import draw_tree
 from waypoint.errors import EngineError
 from waypoint.model import CheckpointKind, Limits
 from waypoint.store.lock import locked
@@ -43,7 +44,7 @@ def test_kinds_mix_in_one_tree(session: Session) -> None:
     assert session.exec("echo $x $(cat /root/note)").output == "side 3\n"
     session.restore("whole")
     assert session.exec("echo $x $(cat /root/note)").output == "whole 1\n"
-    drawn = session.tree()
+    drawn = draw_tree(session.status())
     assert "● files  no processes" in drawn
     assert "● whole  memory" in drawn
 

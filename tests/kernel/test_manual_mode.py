@@ -348,7 +348,7 @@ def test_who_waits_for_a_parent_is_told_for_which(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("waypoint.session.lifecycle.host_program.SILENT_S", 0.0)
+    monkeypatch.setattr("waypoint.session.lifecycle.host_program_endings.SILENT_S", 0.0)
     # Asks how its child ended only when it is told to.
     script = "sleep 1000 </dev/null >/dev/null 2>&1 & echo $!; read go; wait"
     with subprocess.Popen(
@@ -388,8 +388,9 @@ def test_a_parent_that_does_not_ask_keeps_only_its_own_session(
     reaped: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("REAP_TIMEOUT_S", "RECOVERY_REAP_TIMEOUT_S"):
-        monkeypatch.setattr(f"waypoint.session.lifecycle.host_program.{name}", 0.2)
+    lifecycle = "waypoint.session.lifecycle"
+    monkeypatch.setattr(f"{lifecycle}.host_program.REAP_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(f"{lifecycle}.host_program_endings.RECOVERY_REAP_TIMEOUT_S", 0.2)
     script = "sleep 1000 </dev/null >/dev/null 2>&1 & echo $!; read go; wait; echo asked; read go"
     with subprocess.Popen(
         ["setsid", "sh", "-c", script], cwd=work, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -11,9 +11,11 @@ from support.leaks import look_at_host
 from support.small_root import make_small_root
 from support.waiting import DEADLINE_S, wait_for
 from waypoint import Session, Waypoint
+from waypoint.cli.text_tree import draw_tree
 from waypoint.errors import BaseGone, Broken, EngineError, NotFound, Suspended
 from waypoint.kernel.processes.programs import run_tool
 from waypoint.kernel.storage.mounts import read_mounts
+from waypoint.session.status import BranchState
 from waypoint.store.lock import locked
 from waypoint.store.pool import unmount_pool
 
@@ -61,7 +63,8 @@ def test_nothing_of_a_suspended_session_runs_and_resume_brings_all_back(
             refuse()
     assert two.suspend() == []
     assert [branch.record.init_pid for branch in two.branches()] == [0, 0]
-    assert two.tree().count("suspended\n") + two.tree().endswith("suspended") == 2
+    assert [branch.state for branch in two.status().branches] == [BranchState.SUSPENDED] * 2
+    assert draw_tree(two.status()).count("  suspended") == 2
     assert [branch.name for branch in two.resume()] == ["main", "side"]
     assert two.exec(STATE).output == "later main 1\n"
     assert two.branch("side").exec(STATE).output == "side side 1\n"

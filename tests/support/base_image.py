@@ -9,7 +9,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from waypoint.kernel.bases.apt_sources import debian_archives, read_sources
+from waypoint.kernel.apt.sources import debian_archives, read_sources
 from waypoint.kernel.processes.programs import CLEAN_ENV, run_tool
 
 __all__ = ["base_tar"]

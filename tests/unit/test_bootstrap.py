@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from waypoint.errors import AbilityMissing, UsageError
+from waypoint.kernel.apt.sources import AptSource
 from waypoint.kernel.bases import bootstrap
-from waypoint.kernel.bases.apt_sources import AptSource
 
 MAIN = AptSource(
     uri="http://mirror.test/debian",

@@ -14,6 +14,7 @@ from waypoint.model import (
     BaseKind,
     BranchRecord,
     CheckpointRecord,
+    OperationKind,
     OperationStatus,
     PortRecord,
     SessionRecord,
@@ -95,15 +96,15 @@ def test_names_are_taken_once(catalogue: Catalogue) -> None:
 
 
 def test_nothing_of_a_transaction_that_fails_is_seen(catalogue: Catalogue) -> None:
-    operation = catalogue.begin("snapshot", SESSION.id, "main", checkpoint="c1")
+    operation = catalogue.begin(OperationKind.SNAPSHOT, SESSION.id, "main", checkpoint="c1")
     with pytest.raises(RuntimeError), catalogue.transaction():
         catalogue.add_checkpoint(checkpoint("c1", "point"))
         catalogue.set_head(SESSION.id, "main", "c1")
-        catalogue.end(operation, OperationStatus.DONE)
+        catalogue.end(operation.id, OperationStatus.DONE)
         raise RuntimeError
     assert catalogue.checkpoints(SESSION.id) == []
     assert catalogue.branch(SESSION.id, "main").head is None
-    assert [row.id for row in catalogue.unfinished()] == [operation]
+    assert [row.id for row in catalogue.unfinished()] == [operation.id]
 
 
 def test_a_transaction_that_cannot_end_leaves_none_open(catalogue: Catalogue) -> None:
@@ -127,8 +128,10 @@ def test_default_numbers_are_never_given_twice(catalogue: Catalogue) -> None:
 
 def test_operations_keep_their_steps(catalogue: Catalogue) -> None:
     newest = catalogue.newest_operation()
-    operation = catalogue.begin("restore", SESSION.id, "main", incarnation="bb", old_incarnation="aa")
-    catalogue.end(operation, OperationStatus.DONE, total_ms=5.0, phases_ms={"files": 1.5})
+    operation = catalogue.begin(
+        OperationKind.RESTORE, SESSION.id, "main", incarnation="bb", old_incarnation="aa"
+    )
+    catalogue.end(operation.id, OperationStatus.DONE, total_ms=5.0, phases_ms={"files": 1.5})
     catalogue.record("exec", SESSION.id, "main", 2.0, {"run": 1.0})
     first, second = catalogue.operations_after(newest)
     assert (first.kind, first.incarnation, first.phases_ms) == ("restore", "bb", {"files": 1.5})

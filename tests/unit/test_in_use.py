@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from waypoint.kernel.in_use import lock_holders, process_name, processes_below
 from waypoint.kernel.processes.bash_syntax import SyntaxCheck
-from waypoint.kernel.processes.in_use import lock_holders, process_name, processes_below
 from waypoint.store.lock import locked
 
 HOLD = "import os, sys; sys.stdout.write('on'); sys.stdout.flush(); sys.stdin.read()"

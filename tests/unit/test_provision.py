@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from waypoint.errors import AbilityMissing
-from waypoint.kernel.bases.apt_sources import (
+from waypoint.kernel.apt.sources import (
     AptSource,
     debian_archives,
     parse_deb822,

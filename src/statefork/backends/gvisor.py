@@ -19,9 +19,9 @@ from typing import IO, Any
 from statefork.agent import Agent
 from statefork.backend import EVERYTHING, Availability, Backend, Command, CommandResult, Image, Instance
 from statefork.backends.containers.run_arguments import parse_run_arguments
+from statefork.backends.processes.exec_files import Execute, copy_in, copy_out
 from statefork.backends.processes.failures import explained
 from statefork.backends.sandbox.bundle import write_bundle
-from statefork.backends.sandbox.exec_files import Execute, copy_in, copy_out
 from statefork.backends.sandbox.rootfs import BuiltRootfs, Rootfs, unpacked
 from statefork.backends.sandbox.runsc import (
     OVERLAY_IN_MEMORY,

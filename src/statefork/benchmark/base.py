@@ -10,8 +10,8 @@ from pathlib import Path
 import waypoint
 from statefork.errors import StateForkError, WrongUse
 from waypoint.errors import NotFound, WaypointError
-from waypoint.kernel.bases.apt_packages import host_codename
-from waypoint.kernel.criu.provision import OS_RELEASE
+from waypoint.kernel.apt.packages import host_codename
+from waypoint.kernel.apt.sources import OS_RELEASE
 from waypoint.kernel.processes.programs import run_tool
 
 __all__ = ["build_directory"]

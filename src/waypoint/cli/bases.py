@@ -4,22 +4,20 @@ import argparse
 import dataclasses
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from waypoint.cli.answer import Answer
-from waypoint.cli.documents import place_of_work
-from waypoint.cli.host import PROXY_VARIABLES
+from waypoint.cli.build_progress import bases_of, build_progress
+from waypoint.cli.creation import create_session
+from waypoint.cli.older_documents import work_path
 from waypoint.cli.settings import older_key_notes
 from waypoint.cli.sharing import shared_document, sharing_notes
 from waypoint.cli.target import parse_size
-from waypoint.errors import BuildFailed, UsageError
-from waypoint.kernel.bases.buildah import Output
+from waypoint.cli.units import age, megabytes
+from waypoint.errors import UsageError
 from waypoint.model import BaseRecord
-from waypoint.session.bases.stored_bases import Bases
 from waypoint.session.creation.image_settings import image_command
-from waypoint.session.drawing import age, megabytes
 from waypoint.session.waypoint import Waypoint
 from waypoint.store.image_names import short_name
 
@@ -31,18 +29,12 @@ __all__ = [
     "base_prune",
     "base_rm",
     "build",
-    "chosen_base",
 ]
-
-_LOGIN_VARIABLES = ("REGISTRY_AUTH_FILE",)
-_KEPT_BYTES = 1 << 12
 
 
 def build(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
-    from waypoint.cli.creation import create_session
-
-    with _progress(options) as show:
-        base = _bases(waypoint).build(
+    with build_progress(options) as show:
+        base = bases_of(waypoint).build(
             options.context,
             dockerfile=options.file,
             arguments=_arguments(options.build_arg or ()),
@@ -51,7 +43,7 @@ def build(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
         )
     options.base, options.from_image, options.directory = base.id, None, options.workdir
     session = create_session(waypoint, options, size=parse_size(options.size) if options.size else None)
-    directory, pid = place_of_work(session), session.main.record.init_pid
+    directory, pid = work_path(session.status()), session.main.record.init_pid
     lines = ["Sandbox environment built successfully!", f"Session ID: {session.id}"]
     if options.name:
         lines.append(f"Name: {options.name}")
@@ -59,7 +51,7 @@ def build(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     return Answer(
         text="\n".join([*lines, "", "Save the session ID for future operations!"]),
         quiet=f"{session.id},{directory},{pid}",
-        notes=[*older_key_notes(options), *sharing_notes(session)],
+        notes=[*older_key_notes(options), *sharing_notes(session.record.settings)],
         document={
             "session_id": session.id,
             "name": session.record.name,
@@ -67,22 +59,13 @@ def build(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
             "pid": pid,
             "workspace": session.record.workspace,
             "base": _document(base, [session.record.name or session.id]),
-            **shared_document(session),
+            **shared_document(session.record.settings),
         },
     )
 
 
-def chosen_base(waypoint: Waypoint, options: argparse.Namespace) -> str | None:
-    """The base that a new session shall have; an image is fetched for it."""
-    if options.from_image is None:
-        chosen: str | None = options.base
-        return chosen
-    with _progress(options) as show:
-        return _bases(waypoint).pull(options.from_image, on_output=show).id
-
-
 def base_list(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
-    bases = _bases(waypoint)
+    bases = bases_of(waypoint)
     found = [(base, bases.users(base)) for base in bases.all()]
     lines = ["Bases:"] if found else ["No bases found; make one: waypoint base bootstrap debian:bookworm"]
     for base, users in found:
@@ -99,21 +82,21 @@ def base_list(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 def base_bootstrap(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     packages = [package for words in options.include or () for package in words.split(",") if package]
-    with _progress(options) as show:
+    with build_progress(options) as show:
         return _made(
-            _bases(waypoint).bootstrap(
+            bases_of(waypoint).bootstrap(
                 options.release, include=packages, names=options.name or (), on_output=show
             )
         )
 
 
 def base_import(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
-    with _progress(options) as show:
-        return _made(_bases(waypoint).import_(options.source, names=options.name or (), on_output=show))
+    with build_progress(options) as show:
+        return _made(bases_of(waypoint).import_(options.source, names=options.name or (), on_output=show))
 
 
 def base_export(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
-    bases = _bases(waypoint)
+    bases = bases_of(waypoint)
     base = bases.find(options.base)
     if options.file == "-":
         if sys.stdout.isatty():
@@ -136,7 +119,7 @@ def base_export(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 
 def base_rm(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
-    bases = _bases(waypoint)
+    bases = bases_of(waypoint)
     removed = [bases.remove(reference).id for reference in options.bases]
     return Answer(
         text="\n".join(f"Base '{reference}' removed" for reference in options.bases),
@@ -145,36 +128,8 @@ def base_rm(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 
 def base_prune(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
-    removed = [base.id for base in _bases(waypoint).prune()]
+    removed = [base.id for base in bases_of(waypoint).prune()]
     return Answer(text=f"{len(removed)} bases removed", document={"removed": removed})
-
-
-def _bases(waypoint: Waypoint) -> Bases:
-    wanted = (*PROXY_VARIABLES, *_LOGIN_VARIABLES)
-    return waypoint.bases({name: os.environ[name] for name in wanted if name in os.environ})
-
-
-@contextmanager
-def _progress(options: argparse.Namespace) -> Iterator[Output]:
-    """What the programs that make a base say goes to standard error as it comes; if quiet, only when they fail."""
-    kept = bytearray()
-
-    def keep(data: bytes) -> None:
-        kept.extend(data)
-        del kept[:-_KEPT_BYTES]
-
-    is_quiet = options.quiet or options.json
-    try:
-        yield keep if is_quiet else _show
-    except BuildFailed:
-        if is_quiet and not options.json:
-            _show(bytes(kept))
-        raise
-
-
-def _show(data: bytes) -> None:
-    sys.stderr.buffer.write(data)
-    sys.stderr.buffer.flush()
 
 
 def _arguments(words: Sequence[str]) -> dict[str, str]:

@@ -4,12 +4,12 @@ import argparse
 import os
 
 from waypoint.cli.answer import Answer
-from waypoint.cli.documents import live_pid, socket_path
 from waypoint.cli.failure import tell
+from waypoint.cli.older_documents import socket_path
 from waypoint.cli.phases import FORK_NAMES, named_phases, phases_text
 from waypoint.cli.target import find_branch, parse_target
 from waypoint.errors import ForkIncomplete, UsageError
-from waypoint.model import CheckpointRecord
+from waypoint.model import CheckpointRecord, OperationKind
 from waypoint.names import MAIN
 from waypoint.session.session import Branch
 from waypoint.session.waypoint import Waypoint
@@ -22,7 +22,7 @@ def snapshot(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
         return park(waypoint, options)
     branch = find_branch(waypoint, options.target)
     pid = options.pid
-    if pid is not None and pid == live_pid(branch):
+    if pid is not None and pid == branch.pid:
         pid = None  # as init --shell, build and restore told it: the branch itself
     checkpoint = branch.snapshot(options.name, files_only=options.files_only, pid=pid, wait=options.wait)
     return Answer(
@@ -106,7 +106,7 @@ def fork(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 def _describe(branch: Branch, *, with_phases: bool) -> str:
     pid = branch.record.init_pid
-    last = branch.session.context.catalogue.last_operation(branch.session.id, "fork", branch.name)
+    last = branch.session.context.catalogue.last_operation(branch.session.id, OperationKind.FORK, branch.name)
     phases = named_phases(last, FORK_NAMES)
     duration = f"{phases.pop('total_ms'):.1f}ms"
     line = f"{branch.name} pid={pid} socket={socket_path(pid)} duration={duration}"

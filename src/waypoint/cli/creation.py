@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from waypoint.cli.bases import chosen_base
+from waypoint.cli.build_progress import bases_of, build_progress
 from waypoint.cli.commands import parse_env
 from waypoint.cli.host import parse_size as parse_bytes
 from waypoint.errors import UsageError
@@ -26,7 +26,7 @@ def create_session(
     attended: bool = False,
 ) -> Session:
     """Create the session that the options ask for."""
-    base = chosen_base(waypoint, options)
+    base = _chosen_base(waypoint, options)
     session = waypoint.create(
         os.getcwd() if options.directory is None and base in (None, "host") else options.directory,
         base=base,
@@ -58,6 +58,15 @@ def create_session(
     if options.privileged:
         print(f"waypoint: warning: {PRIVILEGED_WARNING}", file=sys.stderr)
     return session
+
+
+def _chosen_base(waypoint: Waypoint, options: argparse.Namespace) -> str | None:
+    """The base that a new session shall have; an image is fetched for it."""
+    if options.from_image is None:
+        chosen: str | None = options.base
+        return chosen
+    with build_progress(options) as show:
+        return bases_of(waypoint).pull(options.from_image, on_output=show).id
 
 
 def _network(mode: str | None, allow: list[str] | None) -> Network | None:

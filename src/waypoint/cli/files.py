@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass
 
 from waypoint.cli.answer import Answer
+from waypoint.cli.units import megabytes
 from waypoint.errors import InvalidName, UsageError
 from waypoint.model import CopyResult
 from waypoint.names import MAIN, parse_name
-from waypoint.session.drawing import megabytes
 from waypoint.session.session import Branch
 from waypoint.session.waypoint import Waypoint
 

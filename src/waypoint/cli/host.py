@@ -8,10 +8,10 @@ from pathlib import Path
 
 from waypoint import __version__
 from waypoint.cli.answer import Answer
+from waypoint.cli.units import megabytes
 from waypoint.config import DEFAULT_STATE_DIR
 from waypoint.errors import Busy, UsageError
 from waypoint.kernel.probe import Ability, can_checkpoint, probe_host
-from waypoint.session.drawing import megabytes
 from waypoint.session.setup import find_criu, prepare_host
 from waypoint.session.waypoint import Waypoint
 from waypoint.store.layout import Layout

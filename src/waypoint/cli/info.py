@@ -8,27 +8,15 @@ from pathlib import Path
 
 from waypoint import __version__
 from waypoint.cli.answer import Answer
-from waypoint.cli.documents import (
-    Names,
-    checkpoint_document,
-    registry_document,
-    session_document,
-    snapshot_breakdown,
-    start_time,
-)
+from waypoint.cli.documents import checkpoint_document, session_document
+from waypoint.cli.older_documents import registry_document, snapshot_breakdown, volatile_fork_document
 from waypoint.cli.settings import settings_document
 from waypoint.kernel.dependencies import describe_criu, find_buildah, find_overlay
-from waypoint.session.drawing import status
-from waypoint.session.session import Branch, Session
 from waypoint.session.setup import find_criu
+from waypoint.session.status import SessionStatus, files_bytes
 from waypoint.session.waypoint import Waypoint
 
 __all__ = ["info"]
-
-_UNAVAILABLE = {
-    "dead": "its processes have ended; restore or fork a checkpoint",
-    "suspended": "the session is suspended; waypoint resume brings it back",
-}
 
 
 def info(state_dir: Path, options: argparse.Namespace) -> Answer:
@@ -37,8 +25,11 @@ def info(state_dir: Path, options: argparse.Namespace) -> Answer:
         document = _system(state_dir, options)
     else:
         with Waypoint(state_dir) as waypoint:
-            session = waypoint.session(options.session)
-            document = _session(session) if options.name is None else _checkpoint(session, options.name)
+            session = waypoint.session(options.session).status()
+            if options.name is None:
+                document = _session(session)
+            else:
+                document = _checkpoint(waypoint, session, options.name)
     text = json.dumps(document, indent=2)
     return Answer(text=text, quiet=text, document=document)
 
@@ -58,8 +49,7 @@ def _system(state_dir: Path, options: argparse.Namespace) -> dict[str, object]:
     }
 
 
-def _session(session: Session) -> dict[str, object]:
-    names = Names(session)
+def _session(session: SessionStatus) -> dict[str, object]:
     whole = session_document(session)
     checkpoints = whole.pop("checkpoints")
     del whole["branches"], whole["forks"]
@@ -71,43 +61,25 @@ def _session(session: Session) -> dict[str, object]:
             "base": session.base_name,
             "workspace": session.record.workspace,
         },
-        "forks": [_fork(branch, names) for branch in session.branches()],
+        "forks": [volatile_fork_document(branch) for branch in session.branches],
         "checkpoints": checkpoints,
     }
 
 
-def _fork(branch: Branch, names: Names) -> dict[str, object]:
-    """``volatile``: pid and root are those of now; a restore of the branch gives it others."""
-    record, state = branch.record, status(branch)
-    is_available = state == "running"
-    return {
-        "id": branch.name,
-        "base_checkpoint_id": names.of(record.head),
-        "status": state,
-        "available": is_available,
-        "host_pid": record.init_pid if is_available else None,
-        "host_pid_start_time": start_time(record.init_pid) if is_available else None,
-        "host_root": f"/proc/{record.init_pid}/root" if is_available else None,
-        "volatile": True,
-        "unavailable_reason": None if is_available else _UNAVAILABLE[state],
-        "directory": os.fspath(branch.directory),
-        "usage": branch.usage(),
-    }
-
-
-def _checkpoint(session: Session, name: str) -> dict[str, object]:
-    checkpoint = session.context.catalogue.checkpoint(session.id, name)
-    names = Names(session)
+def _checkpoint(waypoint: Waypoint, session: SessionStatus, name: str) -> dict[str, object]:
+    record = waypoint.context.catalogue.checkpoint(session.id, name)
+    checkpoint = next(one for one in session.checkpoints if one.record.id == record.id)
+    made = waypoint.context.catalogue.maker_of_checkpoint(record)
     return {
         "type": "checkpoint",
         "session_id": session.id,
-        "checkpoint_id": checkpoint.name,
+        "checkpoint_id": record.name,
         "metadata": {
-            **checkpoint_document(session, checkpoint, names),
+            **checkpoint_document(session, checkpoint),
             # As generation A calls it.
-            "timestamp": checkpoint.created_at,
-            "parent_list": names.chain(checkpoint.parent),
-            "files_bytes": session.files_bytes(checkpoint),
-            "snapshot_breakdown": snapshot_breakdown(session, checkpoint),
+            "timestamp": record.created_at,
+            "parent_list": session.ancestry(record.parent),
+            "files_bytes": files_bytes(waypoint.context, record.id),
+            "snapshot_breakdown": snapshot_breakdown(made),
         },
     }

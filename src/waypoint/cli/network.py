@@ -4,7 +4,7 @@ import argparse
 
 from waypoint.cli.answer import Answer
 from waypoint.cli.target import find_branch
-from waypoint.session.background.port_forwards import LOOPBACK, ExposedPort
+from waypoint.session.network.port_forwards import LOOPBACK, ExposedPort
 from waypoint.session.session import Session
 from waypoint.session.waypoint import Waypoint
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from waypoint.cli.answer import Answer
-from waypoint.model import OperationRecord
+from waypoint.model import OperationKind, OperationRecord
 
 __all__ = ["FORK_FIELDS", "FORK_NAMES", "SNAPSHOT_NAMES", "named_phases", "phases_text", "with_phases"]
 
@@ -20,7 +20,7 @@ def with_phases(answer: Answer) -> Answer:
     lines = [
         f"phases {phases_text(named_phases(operation, SNAPSHOT_NAMES))}"
         for operation in answer.operations
-        if operation.kind in ("snapshot", "park")
+        if operation.kind in (OperationKind.SNAPSHOT, OperationKind.PARK)
     ]
     return dataclasses.replace(answer, text="\n".join([answer.text, *lines])) if lines else answer
 

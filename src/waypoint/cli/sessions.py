@@ -9,17 +9,20 @@ from dataclasses import asdict
 
 from waypoint.cli.answer import Answer
 from waypoint.cli.creation import create_session
-from waypoint.cli.documents import Names, live_pid, place_of_work, session_document, socket_path
+from waypoint.cli.documents import session_document
+from waypoint.cli.older_documents import socket_path, work_path
 from waypoint.cli.settings import older_key_notes
 from waypoint.cli.sharing import shared_document, sharing_notes
 from waypoint.cli.target import parse_size, parse_target
+from waypoint.cli.text_tree import draw_tree
+from waypoint.cli.units import age, megabytes
 from waypoint.errors import Busy, EngineError, UsageError
 from waypoint.log import step_observers
-from waypoint.session.background.network_repair import mend_networks
 from waypoint.session.creation.wall_choice import PRIVILEGED_WARNING
-from waypoint.session.drawing import age, megabytes, status
 from waypoint.session.lifecycle.session_in_use import explain_session_in_use
+from waypoint.session.network.network_repair import mend_networks
 from waypoint.session.session import Session
+from waypoint.session.status import SessionStatus
 from waypoint.session.waypoint import Waypoint
 
 __all__ = ["cleanup", "destroy", "init", "list_", "tree"]
@@ -29,7 +32,7 @@ LAYERS_SHOWN = 16
 
 def init(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     session = create_session(waypoint, options, size=parse_size(options.size) if options.size else None)
-    directory = place_of_work(session)
+    directory = work_path(session.status())
     lines = ["Environment initialized!", f"Session ID: {session.id}"]
     if options.name:
         lines.append(f"Name: {options.name}")
@@ -47,39 +50,39 @@ def init(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
             "directory": directory,
             "base": os.fspath(session.record.base.path),
             "workspace": session.record.workspace,
-            **shared_document(session),
+            **shared_document(session.record.settings),
             "network": str(session.record.settings.network.mode),
         },
-        notes=[*older_key_notes(options), *sharing_notes(session)],
+        notes=[*older_key_notes(options), *sharing_notes(session.record.settings)],
     )
 
 
 def list_(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     if options.session is None:
-        return _list_sessions(waypoint.sessions())
+        return _list_sessions(waypoint.statuses())
     session = waypoint.session(options.session)
     mend_networks(waypoint.context, session.record)
-    document = session_document(session)
-    names = Names(session)
+    status = session.status()
     lines = [f"PRIVILEGED: {PRIVILEGED_WARNING}"] if session.record.settings.walls.privileged else []
     lines += ["Checkpoints:"]
-    for checkpoint in session.checkpoints():
+    for checkpoint in status.checkpoints:
+        record = checkpoint.record
         lines.append(
-            f"  {checkpoint.name} parent={names.of(checkpoint.parent) or '-'} status=ready"
-            f" layers={_layers(names.chain(checkpoint.id))} branch={checkpoint.branch}"
-            f" memory={megabytes(checkpoint.memory_bytes)} kind={checkpoint.kind} {age(checkpoint.created_at)}"
+            f"  {record.name} parent={checkpoint.parent or '-'} status=ready"
+            f" layers={_layers(status.ancestry(record.id))} branch={record.branch}"
+            f" memory={megabytes(record.memory_bytes)} kind={record.kind} {age(record.created_at)}"
         )
     lines += ["Live forks:"]  # so generation C calls branches, and scripts look for the line
-    for branch in session.branches():
-        record = branch.record
-        pid = live_pid(branch)
-        where = "pid=- socket=-" if pid is None else f"pid={pid} socket={socket_path(pid)}"
+    for branch in status.branches:
+        where = (
+            "pid=- socket=-" if branch.pid is None else f"pid={branch.pid} socket={socket_path(branch.pid)}"
+        )
         lines.append(
-            f"  {branch.name} checkpoint={names.of(record.head) or '-'} status={status(branch)}"
+            f"  {branch.name} checkpoint={branch.head or '-'} status={branch.state}"
             f" {where} directory={branch.directory}"
         )
-    quiet = "\n".join(checkpoint.name for checkpoint in session.checkpoints())
-    return Answer(text="\n".join(lines), quiet=quiet, document=document)
+    quiet = "\n".join(checkpoint.name for checkpoint in status.checkpoints)
+    return Answer(text="\n".join(lines), quiet=quiet, document=session_document(status))
 
 
 def _layers(names: list[str]) -> str:
@@ -87,26 +90,26 @@ def _layers(names: list[str]) -> str:
     return ",".join(names[:LAYERS_SHOWN] + (["…"] if len(names) > LAYERS_SHOWN else []))
 
 
-def _list_sessions(sessions: list[Session]) -> Answer:
+def _list_sessions(sessions: list[SessionStatus]) -> Answer:
     lines = ["Available sessions:"] if sessions else ["No sessions found"]
     documents: list[dict[str, object]] = []
     for session in sessions:
-        branches, checkpoints = session.branches(), session.checkpoints()
-        name = f" {session.record.name}" if session.record.name else ""
+        record = session.record
         lines.append(
-            f"  {session.id}{name} branches={len(branches)} checkpoints={len(checkpoints)}"
-            f" {age(session.record.created_at)} {session.record.workspace}"
-            f"{' suspended' if session.is_suspended else ''}{_privileged(session)}"
+            f"  {session.id}{f' {record.name}' if record.name else ''} branches={len(session.branches)}"
+            f" checkpoints={len(session.checkpoints)} {age(record.created_at)} {record.workspace}"
+            f"{' suspended' if session.is_suspended else ''}"
+            f"{' PRIVILEGED' if record.settings.walls.privileged else ''}"
         )
         documents.append(
             {
                 "session_id": session.id,
-                "name": session.record.name,
-                "workspace": session.record.workspace,
-                "created_at": session.record.created_at,
-                "walls": asdict(session.record.settings.walls),
-                "branches": len(branches),
-                "checkpoints": len(checkpoints),
+                "name": record.name,
+                "workspace": record.workspace,
+                "created_at": record.created_at,
+                "walls": asdict(record.settings.walls),
+                "branches": len(session.branches),
+                "checkpoints": len(session.checkpoints),
                 "suspended": session.is_suspended,
             }
         )
@@ -115,8 +118,8 @@ def _list_sessions(sessions: list[Session]) -> Answer:
 
 
 def tree(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
-    session = waypoint.session(options.session)
-    return Answer(text=session.tree(), document=session_document(session, with_files=True))
+    status = waypoint.session(options.session).status(with_files=True)
+    return Answer(text=draw_tree(status), document=session_document(status, with_ancestry=False))
 
 
 def destroy(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
@@ -184,7 +187,3 @@ def _told_step_by_step(*, is_wanted: bool) -> Iterator[None]:
     finally:
         if is_wanted:
             step_observers.remove(tell)
-
-
-def _privileged(session: Session) -> str:
-    return " PRIVILEGED" if session.record.settings.walls.privileged else ""

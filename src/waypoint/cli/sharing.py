@@ -3,16 +3,15 @@
 import os
 from collections.abc import Iterable
 
-from waypoint.session.session import Session
+from waypoint.model import SessionSettings
 
 __all__ = ["shared_document", "sharing_notes"]
 
 NAMED_MAX = 5
 
 
-def sharing_notes(session: Session) -> list[str]:
+def sharing_notes(settings: SessionSettings) -> list[str]:
     """What a person should know about a new session. What is hidden but not there goes without saying."""
-    settings = session.record.settings
     notes = [
         f"{volume.path} is {volume.source} of the host{', read-only' if volume.read_only else ''}:"
         " shared by all branches, in no checkpoint"
@@ -26,8 +25,7 @@ def sharing_notes(session: Session) -> list[str]:
     return notes
 
 
-def shared_document(session: Session) -> dict[str, object]:
-    settings = session.record.settings
+def shared_document(settings: SessionSettings) -> dict[str, object]:
     return {
         "volumes": [
             {

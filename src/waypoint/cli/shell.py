@@ -21,7 +21,7 @@ def shell(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     require_attachable(options.detach_key)
     session = create_session(waypoint, options, attended=True)
     if not options.quiet:
-        print_notes([*older_key_notes(options), *sharing_notes(session)])
+        print_notes([*older_key_notes(options), *sharing_notes(session.record.settings)])
     reference = options.name or session.id
     try:
         ended = attach_to(session.main, reference, MAIN, detach_key=options.detach_key, read_only=False)

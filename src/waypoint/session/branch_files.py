@@ -29,9 +29,9 @@ from waypoint.kernel.copy.file_tree import (
 )
 from waypoint.kernel.copy.replacement import put_directory, put_file, put_link
 from waypoint.log import Timeline
-from waypoint.model import CopyResult, SessionRecord
+from waypoint.model import CopyResult, OperationKind, SessionRecord
 from waypoint.session.context import Context
-from waypoint.session.lifecycle.recovery import recover_branch
+from waypoint.session.lifecycle.branch_lock import settle_abandoned
 from waypoint.store.lock import locked
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class BranchFiles:
         """The content of a file. A link is followed, but never out of the branch."""
         inside = _inside(path)
         with (
-            self._reached("read_file", writes=False, wait=wait) as root,
+            self._reached(OperationKind.READ_FILE, writes=False, wait=wait) as root,
             _found(root, inside, follow=True) as found,
         ):
             require_regular(found, root.shown(inside))
@@ -78,7 +78,7 @@ class BranchFiles:
             os.fchmod(made, mode)
 
         with (
-            self._reached("write_file", writes=True, wait=wait) as root,
+            self._reached(OperationKind.WRITE_FILE, writes=True, wait=wait) as root,
             root.destination(inside) as destination,
         ):
             put_file(destination, fill)
@@ -100,7 +100,7 @@ class BranchFiles:
         """
         outside, inside = _outside(host_path), _inside(path)
         job = CopyJob(keeps_links=links, on_progress=on_progress)
-        with host_root() as host, self._reached("upload", writes=True, wait=wait) as root:
+        with host_root() as host, self._reached(OperationKind.UPLOAD, writes=True, wait=wait) as root:
             copy_between(host, outside, root, inside, job, follow=follow)
         return job.result()
 
@@ -120,7 +120,7 @@ class BranchFiles:
         """
         inside, outside = _inside(path), _outside(host_path)
         job = CopyJob(keeps_links=links, on_progress=on_progress)
-        with host_root() as host, self._reached("download", writes=False, wait=wait) as root:
+        with host_root() as host, self._reached(OperationKind.DOWNLOAD, writes=False, wait=wait) as root:
             copy_between(root, inside, host, outside, job, follow=follow)
         return job.result()
 
@@ -141,7 +141,10 @@ class BranchFiles:
 
         inside = _inside(path)
         job = CopyJob(keeps_links=links, on_progress=on_progress)
-        with self._reached("upload", writes=True, wait=wait) as root, root.destination(inside) as destination:
+        with (
+            self._reached(OperationKind.UPLOAD, writes=True, wait=wait) as root,
+            root.destination(inside) as destination,
+        ):
             if destination.names and status_of(destination.directory, destination.names[0]) is not None:
                 raise CopyFailed(
                     destination.shown,
@@ -167,7 +170,10 @@ class BranchFiles:
 
         inside = _inside(path)
         job = CopyJob(keeps_links=links, on_progress=on_progress)
-        with self._reached("download", writes=False, wait=wait) as root, _found(root, inside) as found:
+        with (
+            self._reached(OperationKind.DOWNLOAD, writes=False, wait=wait) as root,
+            _found(root, inside) as found,
+        ):
             status, shown = os.fstat(found), root.shown(inside)
             name = os.path.basename(inside.rstrip("/"))
             name = "." if name in ("", "..") else name
@@ -187,15 +193,15 @@ class BranchFiles:
         return job.result()
 
     @contextmanager
-    def _reached(self, verb: str, *, writes: bool, wait: bool) -> Iterator[Root]:
+    def _reached(self, kind: OperationKind, *, writes: bool, wait: bool) -> Iterator[Root]:
         """The root of the running branch, under its lock."""
         context, session, name = self._where()
-        timeline = Timeline(verb)
+        timeline = Timeline(kind)
         where = f"branch {name!r} of session {session.id}"
         context.catalogue.branch(session.id, name)  # a lock file is made only for what exists
         with locked(context.branch_lock(session.id, name), what=where, wait=wait, shared=not writes):
             if writes:
-                recover_branch(context, session.id, name)
+                settle_abandoned(context, session.id, name)
             branch = context.catalogue.branch(session.id, name)
             if branch.is_suspended:
                 raise Suspended(session.id, name)
@@ -210,7 +216,7 @@ class BranchFiles:
                     ) from error
                 with timeline.step("copy"), _explained(where, writes=writes):
                     yield root
-        context.catalogue.record(verb, session.id, name, timeline.total_ms(), timeline.phases_ms)
+        context.catalogue.record(kind, session.id, name, timeline.total_ms(), timeline.phases_ms)
 
 
 def copy_between(

@@ -1,28 +1,18 @@
 """What every operation on a session needs: the catalogue, the locks, and the platform underneath."""
 
-import errno
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from waypoint.engine.platform import Platform
 from waypoint.errors import (
     AbilityMissing,
-    CleanupFailed,
-    EngineError,
-    PoolFull,
-    WaypointError,
 )
 from waypoint.kernel.cgroup.controllers import find_controllers
 from waypoint.kernel.cgroup.group import find_cgroup2
 from waypoint.kernel.criu.program import Criu
-from waypoint.kernel.undo import UndoStack
-from waypoint.log import Timeline
-from waypoint.model import BranchRecord, OperationStatus
+from waypoint.model import BranchRecord
 from waypoint.store.catalogue import Catalogue
 from waypoint.store.drivers import driver_for
 from waypoint.store.layout import Layout
@@ -30,7 +20,7 @@ from waypoint.store.live import require_set_up
 from waypoint.store.lock import branch_lock, gate_lock, terminal_lock
 from waypoint.store.pool import open_pool, unmount_pool
 
-__all__ = ["BASES", "Context", "Operation", "criu_tool", "launcher_path", "preload_path"]
+__all__ = ["BASES", "Context", "criu_tool", "launcher_path", "preload_path"]
 
 BASES = "bases"
 """Stands for a session in the records and locks of operations on bases."""
@@ -56,14 +46,6 @@ def criu_tool(layout: Layout, command: tuple[str, ...], version: str) -> Criu:
         preload=preload_path(),
         kdat=layout.kdat(version),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """An operation under way: its row in the catalogue and its steps."""
-
-    id: int
-    timeline: Timeline
 
 
 class Context:
@@ -101,58 +83,6 @@ class Context:
         unmount_pool(self.layout.state_dir)
         vars(self).pop("platform", None)
 
-    @contextmanager
-    def operation(
-        self,
-        kind: str,
-        session_id: str,
-        branch: str,
-        *,
-        incarnation: str | None = None,
-        old_incarnation: str | None = None,
-        checkpoint: str | None = None,
-        removes: bool = False,
-    ) -> Iterator[Operation]:
-        """Record an operation: begun before the block, failed if the block raises before it published.
-
-        The block itself records the end, in the transaction that publishes. Where something is left to
-        remove (undoing failed, or the operation itself ``removes``) the row stays open, and the next
-        command goes on with it. An OSError leaves as an error that names the operation and the branch.
-        """
-        row = self.catalogue.begin(
-            kind,
-            session_id,
-            branch,
-            incarnation=incarnation,
-            old_incarnation=old_incarnation,
-            checkpoint=checkpoint,
-        )
-        operation = Operation(row, Timeline(kind))
-        try:
-            yield operation
-        except CleanupFailed:
-            raise
-        except BaseException as error:
-            if not removes and not self.has_published(operation):
-                self.end(operation, OperationStatus.FAILED)
-            if isinstance(error, OSError):
-                raise _explained(kind, session_id, branch, error) from error
-            raise
-
-    def undoing(self, operation: Operation) -> UndoStack:
-        """A block that takes back what it made if it fails before it has published."""
-        return UndoStack(operation.timeline.operation, unless=lambda: self.has_published(operation))
-
-    def has_published(self, operation: Operation) -> bool:
-        """Whether what the operation made is visible already; then it must not be undone."""
-        return self.catalogue.operation(operation.id).status is not OperationStatus.BEGUN
-
-    def end(self, operation: Operation, status: OperationStatus) -> None:
-        timeline = operation.timeline
-        self.catalogue.end(
-            operation.id, status, total_ms=timeline.total_ms(), phases_ms=dict(timeline.phases_ms)
-        )
-
     # -- locks; see waypoint.store.lock for what each is for
 
     def branch_lock(self, session_id: str, branch: str) -> Path:
@@ -175,7 +105,13 @@ class Context:
             if rest in ("", ":gate") or rest.startswith(":terminal:"):
                 path.unlink(missing_ok=True)
 
-    # -- the live branch
+    # -- sessions and branches
+
+    def has_session(self, session_id: str) -> bool:
+        return any(session.id == session_id for session in self.catalogue.sessions())
+
+    def has_branch(self, session_id: str, branch: str) -> bool:
+        return any(record.name == branch for record in self.catalogue.branches(session_id))
 
     def is_running(self, branch: BranchRecord) -> bool:
         return self.platform.cgroup(branch.incarnation).is_populated()
@@ -188,16 +124,3 @@ class Context:
         draft.unlink(missing_ok=True)
         draft.symlink_to(self.layout.mount(incarnation))
         os.rename(draft, link)
-
-
-def _explained(kind: str, session_id: str, branch: str, error: OSError) -> WaypointError:
-    where = f"session {session_id}, branch {branch!r}" if branch else f"session {session_id}"
-    if session_id == BASES:
-        where = "a base"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return PoolFull(
-            f"cannot {kind}: the pool has no space left ({where})",
-            hint="grow it (waypoint pool resize SIZE) or remove sessions (waypoint cleanup SESSION)",
-        )
-    what = f"{error.strerror}: {error.filename}" if error.filename else str(error) or type(error).__name__
-    return EngineError(f"cannot {kind}: {what} ({where})")

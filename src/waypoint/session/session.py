@@ -1,39 +1,32 @@
 """Handles on what lives: a session, and a branch of it. They hold no state; the catalogue does."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint.engine.usage import branch_usage
 from waypoint.errors import NotFound, UsageError
-from waypoint.model import BranchRecord, CheckpointKind, CheckpointRecord, OperationRecord, SessionRecord
+from waypoint.model import BranchRecord, CheckpointRecord, OperationRecord, SessionRecord
 from waypoint.names import MAIN, parse_name
 from waypoint.session.background.attendant import await_attendant_end, ensure_attendant
-from waypoint.session.background.port_forwards import (
+from waypoint.session.branch_verbs import BranchVerbs, checkpoint_name
+from waypoint.session.context import Context
+from waypoint.session.lifecycle.branch_lock import check_new_names, default_branch_names
+from waypoint.session.lifecycle.fork import fork_checkpoint
+from waypoint.session.lifecycle.host_program import program_of
+from waypoint.session.lifecycle.park import park_branch
+from waypoint.session.lifecycle.promote import promote_branch
+from waypoint.session.lifecycle.remove import cleanup_session, destroy_branch
+from waypoint.session.lifecycle.resume import resume_session
+from waypoint.session.lifecycle.suspend import suspend_session
+from waypoint.session.network.port_forwards import (
     ExposedPort,
-    ensure_forwarder,
     expose_port,
     exposed_ports,
     lead_again,
     settle_forwarder,
     unexpose_port,
 )
-from waypoint.session.branch_files import BranchFiles
-from waypoint.session.commands.branch_address import BranchAddress
-from waypoint.session.context import Context
-from waypoint.session.drawing import draw_tree
-from waypoint.session.interaction import BranchInteraction
-from waypoint.session.lifecycle.branch_lock import check_new_names, default_branch_names
-from waypoint.session.lifecycle.fork import fork_checkpoint
-from waypoint.session.lifecycle.host_program import program_of, restore_with_program, snapshot_with_program
-from waypoint.session.lifecycle.park import park_branch
-from waypoint.session.lifecycle.promote import promote_branch
-from waypoint.session.lifecycle.remove import cleanup_session, destroy_branch
-from waypoint.session.lifecycle.restore import restore_branch
-from waypoint.session.lifecycle.resume import resume_session
-from waypoint.session.lifecycle.snapshot import snapshot_branch
-from waypoint.session.lifecycle.suspend import suspend_session
-from waypoint.store.image_names import short_name
+from waypoint.session.status import SessionStatus, read_status
 
 __all__ = ["Branch", "Session"]
 
@@ -41,16 +34,11 @@ FORKS_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Branch(BranchFiles, BranchInteraction):
+class Branch(BranchVerbs):
     """One live environment of a session."""
 
     session: "Session"
     name: str
-
-    @property
-    def directory(self) -> Path:
-        """Where the host sees the branch's live files; the same path after a restore."""
-        return self.session.context.layout.live(self.session.id, self.name)
 
     @property
     def record(self) -> BranchRecord:
@@ -58,6 +46,12 @@ class Branch(BranchFiles, BranchInteraction):
 
     def is_running(self) -> bool:
         return self.session.context.is_running(self.record)
+
+    @property
+    def pid(self) -> int | None:
+        """Its process 1, as the host numbers it; None if it is gone, and the number may be somebody else's."""
+        record = self.record
+        return record.init_pid if self.session.context.is_running(record) else None
 
     def usage(self) -> dict[str, float]:
         """What the branch uses now: ``cpu_s``, and for each limit of the session what is used of it.
@@ -70,59 +64,12 @@ class Branch(BranchFiles, BranchInteraction):
     def _where(self) -> tuple[Context, SessionRecord, str]:
         return self.session.context, self.session.record, self.name
 
-    @property
-    def address(self) -> BranchAddress:
-        context = self.session.context
-        return BranchAddress(str(context.layout.state_dir), context.catalogue, self.session.id, self.name)
-
-    def snapshot(
-        self,
-        name: str | None = None,
-        *,
-        files_only: bool = False,
-        pid: int | None = None,
-        wait: bool = True,
-    ) -> CheckpointRecord:
-        """Save the branch as it is now; it runs on.
-
-        With ``files_only`` nothing of its processes is saved: who comes back to it finds a fresh shell. With ``pid``, a
-        program of the host in the work directory of ``main``, that program is saved in their place.
-        """
-        context, session = self.session.context, self.session.record
-        if pid is None:
-            saved = snapshot_branch(context, session, self.name, name, files_only=files_only, wait=wait)
-        elif files_only or self.name != MAIN:
-            raise UsageError(
-                "a program of the host is saved with all files of 'main', whose work directory it is in",
-                hint="leave out the other branch, or files_only",
-            )
-        else:
-            saved = snapshot_with_program(context, session, name, pid, wait=wait)
-        ensure_attendant(context, session)
-        return saved
-
     def park(self, name: str | None = None, *, wait: bool = True) -> CheckpointRecord:
         """Save the branch and let it go, in one operation; its name is free then. ``main`` cannot be parked."""
         parked = park_branch(self.session.context, self.session.record, self.name, name, wait=wait)
         settle_forwarder(self.session.context, self.session.id)
         ensure_attendant(self.session.context, self.session.record)
         return parked
-
-    def restore(self, checkpoint: CheckpointRecord | str, *, wait: bool = True) -> CheckpointRecord:
-        """Make the branch that checkpoint again; what was not saved is gone.
-
-        If it holds a program of the host and this is ``main``, the program goes back too, with the pid it had.
-        """
-        context, session = self.session.context, self.session.record
-        name = parse_name("checkpoint", _checkpoint_name(checkpoint))
-        restored = context.catalogue.checkpoint(session.id, name)
-        if restored.kind is CheckpointKind.PROCESS and self.name == MAIN:
-            restore_with_program(context, session, restored, wait=wait)
-        else:
-            restore_branch(context, session, self.name, restored, wait=wait)
-        ensure_attendant(context, session)
-        ensure_forwarder(context, session)
-        return restored
 
     def promote(self, over: str = MAIN, *, wait: bool = True) -> "Branch":
         """Let the branch ``over`` go on as this one, whose name goes; what ``over`` was is given up. Returns it."""
@@ -150,7 +97,7 @@ class Branch(BranchFiles, BranchInteraction):
 
 
 @dataclass(frozen=True, slots=True)
-class Session(BranchFiles, BranchInteraction):
+class Session(BranchVerbs):
     """A base, a tree of checkpoints, and live branches. Its verbs act on the branch ``main``."""
 
     context: Context
@@ -165,32 +112,13 @@ class Session(BranchFiles, BranchInteraction):
         return Branch(self, MAIN)
 
     @property
-    def directory(self) -> Path:
-        return self.main.directory
-
-    @property
     def work_directory(self) -> Path | None:
         """Where the host has the workspace of ``main`` mounted, if the session was created so."""
         work_dir = self.record.settings.work_dir
         return None if work_dir is None else Path(work_dir)
 
-    @property
-    def base_name(self) -> str:
-        """What people call the base: its name or the beginning of its id, if it is one of the pool, or its path."""
-        path = self.record.base.path
-        stored = None
-        if self.context.layout.is_stored_base(path):
-            stored = self.context.catalogue.find_base(path.name)
-        if stored is None:
-            return os.fspath(path)
-        return short_name(stored.names[0]) if stored.names else stored.id[:12]
-
-    @property
-    def address(self) -> BranchAddress:
-        return self.main.address
-
     def _where(self) -> tuple[Context, SessionRecord, str]:
-        return self.main._where()
+        return self.context, self.record, MAIN
 
     def branch(self, name: str) -> Branch:
         """A live branch by name. Raises NotFound."""
@@ -205,19 +133,9 @@ class Session(BranchFiles, BranchInteraction):
         """All checkpoints, oldest first."""
         return self.context.catalogue.checkpoints(self.id)
 
-    def files_bytes(self, checkpoint: CheckpointRecord) -> int:
-        """What the branch had written over its base by then; checkpoints share what they have in common."""
-        layer = self.context.layout.checkpoint_layer(checkpoint.id)
-        total = 0
-        for directory, below, files in os.walk(layer):
-            if ".waypoint" in below and directory == str(layer / "upper"):
-                below.remove(".waypoint")  # our own init
-            total += sum(os.lstat(os.path.join(directory, file)).st_blocks * 512 for file in files)
-        return total
-
-    def tree(self) -> str:
-        """The checkpoints and branches, drawn as text."""
-        return draw_tree(self)
+    def status(self, *, with_files: bool = False) -> SessionStatus:
+        """The session, its branches and checkpoints as they are at one moment; ``with_files`` also how large their files are."""
+        return read_status(self.context, self.id, with_files=with_files)
 
     def operations(self) -> list[OperationRecord]:
         """All that was done, oldest first, with the time each step took."""
@@ -227,23 +145,10 @@ class Session(BranchFiles, BranchInteraction):
         """The ports of its branches that the host's loopback leads to."""
         return exposed_ports(self.context, self.record)
 
-    def snapshot(
-        self,
-        name: str | None = None,
-        *,
-        files_only: bool = False,
-        pid: int | None = None,
-        wait: bool = True,
-    ) -> CheckpointRecord:
-        return self.main.snapshot(name, files_only=files_only, pid=pid, wait=wait)
-
     def program_pid(self, checkpoint: CheckpointRecord) -> int | None:
         """The pid of the program of the host that a checkpoint holds, if it holds one."""
         program = program_of(self.context, checkpoint)
         return None if program is None else program.pid
-
-    def restore(self, checkpoint: CheckpointRecord | str, *, wait: bool = True) -> CheckpointRecord:
-        return self.main.restore(checkpoint, wait=wait)
 
     def fork(
         self,
@@ -309,7 +214,7 @@ class Session(BranchFiles, BranchInteraction):
     def _fork_source(self, source: CheckpointRecord | Branch | str) -> CheckpointRecord:
         if isinstance(source, Branch):
             return source.snapshot()
-        name = parse_name("checkpoint or branch", _checkpoint_name(source))
+        name = checkpoint_name(source, "checkpoint or branch")
         catalogue = self.context.catalogue
         if any(record.name == name for record in catalogue.branches(self.id)):
             return Branch(self, name).snapshot()
@@ -319,7 +224,3 @@ class Session(BranchFiles, BranchInteraction):
             raise NotFound(
                 "checkpoint or branch", name, hint=f"waypoint list {self.id} shows both"
             ) from error
-
-
-def _checkpoint_name(checkpoint: CheckpointRecord | str) -> str:
-    return checkpoint if isinstance(checkpoint, str) else checkpoint.name

@@ -21,8 +21,8 @@ from waypoint.session.creation.image_settings import with_image
 from waypoint.session.creation.network_choice import choose_network
 from waypoint.session.creation.share_choice import check_secrets, check_volumes
 from waypoint.session.lifecycle.create import create_session
-from waypoint.session.lifecycle.recovery import recover_abandoned
 from waypoint.session.session import Session
+from waypoint.session.status import SessionStatus, read_statuses
 from waypoint.shell.terminal import WindowSize
 from waypoint.store.base_choice import find_stored, resolve_base
 
@@ -46,7 +46,10 @@ class Waypoint:
         self.context = Context(Path(state_dir))
         self._files = config_files(os.environ) if files is None else files
         try:
-            recover_abandoned(self.context)
+            if self.context.catalogue.has_unfinished():
+                from waypoint.session.lifecycle.recovery import recover_abandoned  # seldom needed
+
+                recover_abandoned(self.context)
         except BaseException:
             self.close()
             raise
@@ -175,6 +178,10 @@ class Waypoint:
 
     def sessions(self) -> list[Session]:
         return [Session(self.context, record) for record in self.context.catalogue.sessions()]
+
+    def statuses(self) -> list[SessionStatus]:
+        """How all sessions are, read at one moment."""
+        return read_statuses(self.context)
 
     def unmount_pool(self) -> None:
         """Unmount the pool; whatever needs it next mounts it again. Raises Busy while a branch runs."""

@@ -20,6 +20,7 @@ from waypoint.model import (
     CheckpointKind,
     CheckpointRecord,
     ExtraMount,
+    OperationKind,
     OperationRecord,
     OperationStatus,
     PortRecord,
@@ -231,25 +232,38 @@ class Catalogue(BaseCatalogue):
 
     def begin(
         self,
-        kind: str,
+        kind: OperationKind,
         session_id: str,
         branch: str,
         *,
         incarnation: str | None = None,
         old_incarnation: str | None = None,
         checkpoint: str | None = None,
-    ) -> int:
+    ) -> OperationRecord:
         """Record that an operation starts now, and what it is about to make or remove."""
-        return self._write(
+        began_at = time.time()
+        number = self._write(
             "INSERT INTO operations (kind, session_id, branch, status, began_at, incarnation, old_incarnation,"
             " checkpoint) VALUES (?, ?, ?, 'begun', ?, ?, ?, ?)",
             kind,
             session_id,
             branch,
-            time.time(),
+            began_at,
             incarnation,
             old_incarnation,
             checkpoint,
+        )
+        return OperationRecord(
+            id=number,
+            kind=kind,
+            session_id=session_id,
+            branch=branch,
+            status=OperationStatus.BEGUN,
+            began_at=began_at,
+            total_ms=None,
+            incarnation=incarnation,
+            old_incarnation=old_incarnation,
+            checkpoint=checkpoint,
         )
 
     def end(
@@ -285,14 +299,18 @@ class Catalogue(BaseCatalogue):
             for row in self._rows("SELECT * FROM operations WHERE id > ? ORDER BY id", operation)
         ]
 
-    def last_operation(self, session_id: str, kind: str, branch: str) -> OperationRecord:
+    def last_operation(self, session_id: str, kind: OperationKind, branch: str) -> OperationRecord:
         query = "SELECT * FROM operations WHERE session_id = ? AND kind = ? AND branch = ? ORDER BY id DESC LIMIT 1"
         return _operation(self._rows(query, session_id, kind, branch)[0])
 
-    def maker_of_branch(self, session_id: str, incarnation: str) -> OperationRecord | None:
-        """The operation that brought an incarnation to life."""
-        query = "SELECT * FROM operations WHERE session_id = ? AND incarnation = ? ORDER BY id LIMIT 1"
-        return next(map(_operation, self._rows(query, session_id, incarnation)), None)
+    def makers_of_branches(self, session_id: str) -> dict[str, OperationRecord]:
+        """The operations that brought the branches of a session to life, by incarnation."""
+        query = (
+            "SELECT * FROM operations WHERE session_id = ? AND incarnation IN"
+            " (SELECT incarnation FROM branches WHERE session_id = ?) ORDER BY id DESC"
+        )
+        found = map(_operation, self._rows(query, session_id, session_id))
+        return {operation.incarnation or "": operation for operation in found}  # a promotion comes after
 
     def maker_of_checkpoint(self, checkpoint: CheckpointRecord) -> OperationRecord | None:
         """The operation that saved a checkpoint; later ones may have restored it."""
@@ -329,6 +347,7 @@ def _checkpoint(row: sqlite3.Row) -> CheckpointRecord:
 
 def _operation(row: sqlite3.Row) -> OperationRecord:
     fields = dict(row)
+    fields["kind"] = OperationKind(fields["kind"])
     fields["status"] = OperationStatus(fields["status"])
     fields["phases_ms"] = json.loads(fields["phases_ms"])
     return OperationRecord(**fields)

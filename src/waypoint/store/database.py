@@ -98,7 +98,11 @@ class Database:
 
         If it is to survive a power failure, so will all that was written before.
         """
-        return _Transaction(self._lock, self._db, survives_power_failure)
+        return _Transaction(self._lock, self._db, is_synced=survives_power_failure)
+
+    def reading(self) -> _Transaction:
+        """A block whose reads are all of one moment, whatever others write meanwhile."""
+        return _Transaction(self._lock, self._db, writes=False)
 
     def _rows(self, query: str, *values: object) -> list[sqlite3.Row]:
         with self._lock:
@@ -132,9 +136,12 @@ class Database:
 
 
 class _Transaction:
-    def __init__(self, lock: threading.RLock, db: sqlite3.Connection, is_synced: bool) -> None:
+    def __init__(
+        self, lock: threading.RLock, db: sqlite3.Connection, *, writes: bool = True, is_synced: bool = False
+    ) -> None:
         self._lock = lock
         self._db = db
+        self._begin = "BEGIN IMMEDIATE" if writes else "BEGIN"
         self._is_synced = is_synced
 
     def __enter__(self) -> None:
@@ -142,7 +149,7 @@ class _Transaction:
         try:
             if self._is_synced:
                 self._db.execute("PRAGMA synchronous = FULL")
-            self._db.execute("BEGIN IMMEDIATE")
+            self._db.execute(self._begin)
         except BaseException as error:
             self._end()
             raise _explained(error) from error

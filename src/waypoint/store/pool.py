@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from waypoint.errors import AbilityMissing, Busy, NotPermitted, PoolNotReady, StoreError
-from waypoint.kernel.processes.in_use import mount_holders, processes_below
+from waypoint.kernel.in_use import mount_holders, processes_below
 from waypoint.kernel.storage.loop import attached_loop, find_loop, refresh_capacity
 from waypoint.kernel.storage.mounts import read_mounts
 from waypoint.kernel.storage.pool_filesystem import (

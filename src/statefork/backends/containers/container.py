@@ -18,8 +18,8 @@ from statefork.backend import Backend, Capabilities, Command, CommandResult, Ima
 from statefork.backends.containers.engine import ContainerFacts, Engine
 from statefork.backends.containers.host_ports import takes_host_ports, without_host_ports
 from statefork.backends.containers.run_arguments import as_words
+from statefork.backends.processes.exec_files import copy_in, copy_out
 from statefork.backends.processes.failures import explained
-from statefork.backends.sandbox.exec_files import copy_in, copy_out
 from statefork.branches import MAIN
 from statefork.errors import BackendFailed
 

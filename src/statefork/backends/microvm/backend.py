@@ -33,8 +33,8 @@ from statefork.backends.microvm.program import run_program
 from statefork.backends.microvm.qemu import QemuDriver
 from statefork.backends.microvm.storage import Storage, remove_directory
 from statefork.backends.microvm.template import Recipe, drop_half_made, held_template
+from statefork.backends.processes.exec_files import Execute, copy_in, copy_out
 from statefork.backends.processes.failures import explained
-from statefork.backends.sandbox.exec_files import Execute, copy_in, copy_out
 from statefork.errors import BackendFailed, WrongUse
 from waypoint.errors import Broken
 from waypoint.kernel.storage.extents import added_bytes

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from waypoint.errors import AbilityMissing, BuildFailed, ToolFailed, ToolMissing, UsageError
-from waypoint.kernel.bases.apt_packages import host_codename
-from waypoint.kernel.bases.apt_sources import AptSource, debian_archives, read_sources
-from waypoint.kernel.criu.provision import APT_DIR, OS_RELEASE
+from waypoint.kernel.apt.packages import host_codename
+from waypoint.kernel.apt.sources import APT_DIR, OS_RELEASE, AptSource, debian_archives, read_sources
 from waypoint.kernel.processes.private_namespaces import run_private
 from waypoint.kernel.processes.programs import CLEAN_ENV, run_tool
 

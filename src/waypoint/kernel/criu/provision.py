@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Literal
 
 from waypoint.errors import AbilityMissing, HostError, ToolFailed, ToolMissing, ToolTimedOut
-from waypoint.kernel.bases.apt_packages import download, held_alone, host_codename, reason, unpack
-from waypoint.kernel.bases.apt_sources import debian_archives, read_sources
+from waypoint.kernel.apt.packages import download, held_alone, host_codename, reason, unpack
+from waypoint.kernel.apt.sources import APT_DIR, OS_RELEASE, debian_archives, read_sources
 from waypoint.kernel.processes.programs import CLEAN_ENV, run_tool
 
 __all__ = [
@@ -36,8 +36,6 @@ __all__ = [
 # Debian suites and the CRIU that each has at least, oldest first.
 SUITES = (("trixie", (4, 1)), ("forky", (4, 2)), ("sid", (4, 2)))
 MANIFEST = "waypoint-criu.json"
-APT_DIR = Path("/etc/apt")
-OS_RELEASE = Path("/etc/os-release")
 TRIPLETS = {"x86_64": "x86_64-linux-gnu", "aarch64": "aarch64-linux-gnu"}
 
 CHECK_TIMEOUT_S = 30.0

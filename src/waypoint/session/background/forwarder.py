@@ -1,4 +1,4 @@
-"""The background process of a session whose branches have exposed ports; see :mod:`waypoint.session.background.port_forwards`.
+"""The background process of a session whose branches have exposed ports; see :mod:`waypoint.session.network.port_forwards`.
 
 It listens on the host's loopback. For each connection it asks the catalogue anew which incarnation the branch is
 now, so a restore needs nothing of it; enters that network namespace with one thread, connects there, and carries the
@@ -22,9 +22,9 @@ from waypoint.kernel.network.byte_relay import relay, reset_when_closed
 from waypoint.kernel.network.slirp import INNER_ADDRESS
 from waypoint.kernel.syscalls import CLONE_NEWNET, set_namespace
 from waypoint.model import PortRecord, SessionRecord
-from waypoint.session.background.network_repair import mend_networks
-from waypoint.session.background.port_forwards import LOOPBACK, bell_path
 from waypoint.session.context import Context
+from waypoint.session.network.network_repair import mend_networks
+from waypoint.session.network.port_forwards import LOOPBACK, bell_path
 from waypoint.store.lock import forwarder_lock, locked
 
 LOOK_AGAIN_MS = 500

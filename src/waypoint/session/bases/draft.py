@@ -2,7 +2,7 @@
 
 A draft is a subvolume (or directory) of the pool, filled by buildah, mmdebstrap or tar. Operations on bases are
 recorded like those on sessions, with :data:`BASES` in place of a session, and recovered in the same way:
-:func:`settle_base`. Locks:
+the endings at the end of this module. Locks:
 
 * of a draft, held by its maker and by every program that works for it;
 * of a base: shared while a session is being created over it, exclusive while it is published or removed;
@@ -30,12 +30,21 @@ from waypoint.kernel.bases.root_tree import content_id, finish_tree, tree_size
 from waypoint.kernel.storage.reflink import share_content
 from waypoint.kernel.storage.subvolumes import create_subvolume, snapshot_subvolume
 from waypoint.log import Timeline
-from waypoint.model import BaseRecord, ImageConfig, OperationRecord, OperationStatus
+from waypoint.model import BaseRecord, ImageConfig, OperationKind, OperationStatus
 from waypoint.session.context import BASES, Context
+from waypoint.session.operation import Ending, Operation, begin_operation
 from waypoint.store.layout import new_id
 from waypoint.store.lock import locked
 
-__all__ = ["Draft", "locked_base", "remove_forgotten", "settle_base", "using_base", "using_images"]
+__all__ = [
+    "BASE_ENDINGS",
+    "REMOVE_BASE",
+    "Draft",
+    "locked_base",
+    "remove_forgotten",
+    "using_base",
+    "using_images",
+]
 
 ALONE_TIMEOUT_S = 5.0  # others who remove something are done by then; builds and downloads may take hours
 NAMING_TIMEOUT_S = 60.0
@@ -49,10 +58,10 @@ _ID = re.compile(r"[0-9a-f]{64}")
 class Draft:
     """A base that is being made: a block that leaves a base, or nothing."""
 
-    def __init__(self, context: Context, env: Mapping[str, str], kind: str) -> None:
+    def __init__(self, context: Context, env: Mapping[str, str], kind: OperationKind) -> None:
         self._context = context
         self._env = env
-        self._kind = kind
+        self._ending = Ending(kind, take_back=_settle_draft, finish=_settle_draft)
         self._id = new_id()
 
     def __enter__(self) -> "Draft":
@@ -62,11 +71,9 @@ class Draft:
             fd = stack.enter_context(locked(context.branch_lock(BASES, self._id), what="the new base"))
             stack.callback(context.remove_locks, BASES, self._id)
             self._operation = stack.enter_context(
-                context.operation(self._kind, BASES, self._id, incarnation=self._id)
+                begin_operation(context, self._ending, BASES, self._id, incarnation=self._id)
             )
-            undo = stack.enter_context(context.undoing(self._operation))
-            undo.always("remove the draft", lambda: _discard_draft(context, self._id))
-            undo.on_failure("sweep the image store", lambda: _sweep_images(context))
+            stack.callback(_discard_draft, context, self._id)
             self.tree.parent.mkdir(exist_ok=True)
             self.buildah = stack.enter_context(using_images(context, self._id, self._env, hold=(fd,)))
             self.buildah.require_tools()  # also what is no image yet is made one at the end
@@ -161,12 +168,12 @@ class Draft:
         catalogue = self._context.catalogue
         with self.step("publish"), catalogue.transaction():
             catalogue.add_base(record)
-            self._context.end(self._operation, OperationStatus.PUBLISHED)
+            self._operation.publish(OperationStatus.PUBLISHED)
         with self.step("name"):
             _name_images(self._context, self.buildah)
             if self._image_name in self.buildah.index().names:
                 self.buildah.untag(self._image_name)
-        self._context.end(self._operation, OperationStatus.DONE)
+        self._operation.publish()
         return catalogue.base(record.id)
 
 
@@ -253,19 +260,24 @@ def locked_base(context: Context, base_id: str, *, wait: bool = True) -> Iterato
                 context.remove_locks(BASES, base_id)
 
 
-def settle_base(context: Context, operation: OperationRecord) -> None:
-    """Recover an operation on a base: what was being made goes, what was being removed goes on going.
+def _settle_draft(operation: Operation) -> None:
+    """A base that was being made: remove what is not published of it, and nothing else."""
+    context = operation.context
+    _discard_draft(context, operation.incarnation)
+    _sweep_images(context)
+    _sweep_unpublished(context)
 
-    Raises Busy, and waits for nobody, if that needs the image store for itself and someone works in it.
-    """
-    if operation.old_incarnation is not None:
-        base_id = operation.old_incarnation
-        with using_images(context, base_id, {}, alone=True, wait=False) as buildah:
-            remove_forgotten(context, base_id, operation.checkpoint, buildah, Timeline(operation.kind))
-    if operation.incarnation is not None:
-        _discard_draft(context, operation.incarnation)
-        _sweep_images(context)
-        _sweep_unpublished(context)
+
+def _keep_base(_operation: Operation) -> None:
+    """The removal of a base was not published: nothing of it was removed."""
+
+
+def _finish_removal(operation: Operation) -> None:
+    """Go on with the removal of a base. Raises Busy, and waits for nobody, if someone works in the image store."""
+    context, record = operation.context, operation.record
+    if record.old_incarnation is not None:
+        with using_images(context, record.old_incarnation, {}, alone=True, wait=False) as buildah:
+            remove_forgotten(context, record.old_incarnation, record.checkpoint, buildah, operation.timeline)
 
 
 def remove_forgotten(
@@ -357,3 +369,11 @@ def _sweep_unpublished(context: Context) -> None:
             with suppress(Busy), locked_base(context, base_id, wait=False):
                 if context.catalogue.find_base(base_id) is None:
                     context.platform.layers.delete(context.layout.base(base_id))
+
+
+_MAKING = (OperationKind.BUILD, OperationKind.PULL, OperationKind.BOOTSTRAP, OperationKind.IMPORT)
+REMOVE_BASE = Ending(OperationKind.REMOVE_BASE, take_back=_keep_base, finish=_finish_removal)
+BASE_ENDINGS = (
+    *(Ending(kind, take_back=_settle_draft, finish=_settle_draft) for kind in _MAKING),
+    REMOVE_BASE,
+)

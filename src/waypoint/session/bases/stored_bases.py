@@ -17,10 +17,18 @@ from waypoint.errors import BuildFailed, Busy, NotFound, UsageError
 from waypoint.kernel.bases.bootstrap import bootstrap_debian, debian_suite
 from waypoint.kernel.bases.buildah import Output
 from waypoint.kernel.bases.root_tree import copy_directory, unpack_archive, write_archive
-from waypoint.model import BaseRecord, Network, NetworkMode, OperationStatus
+from waypoint.model import BaseRecord, Network, NetworkMode, OperationKind, OperationStatus
 from waypoint.session.bases.build_errors import build_error, pull_error, refuse_image_archive
-from waypoint.session.bases.draft import Draft, locked_base, remove_forgotten, using_base, using_images
+from waypoint.session.bases.draft import (
+    REMOVE_BASE,
+    Draft,
+    locked_base,
+    remove_forgotten,
+    using_base,
+    using_images,
+)
 from waypoint.session.context import BASES, Context
+from waypoint.session.operation import begin_operation
 from waypoint.store.image_names import full_name, is_full_name, local_name
 from waypoint.store.layout import new_id
 
@@ -71,7 +79,7 @@ class Bases:
         file = _find_dockerfile(context_dir, dockerfile)
         words = [f"{name}={value}" for name, value in (arguments or {}).items()]
         full = [full_name(name) for name in names] or [local_name(context_dir.name)]
-        with Draft(self.context, self.env, "build") as draft:
+        with Draft(self.context, self.env, OperationKind.BUILD) as draft:
             with draft.step("build"):
                 try:
                     image = draft.buildah.build(
@@ -96,7 +104,7 @@ class Bases:
             full = [full_name(source.removeprefix(transport))]
         elif transport in _LOCAL_TRANSPORTS:
             where = _absolute(transport, source)
-        with Draft(self.context, self.env, "pull") as draft:
+        with Draft(self.context, self.env, OperationKind.PULL) as draft:
             with draft.step("pull"):
                 try:
                     image = draft.buildah.pull(where, on_output=on_output)
@@ -115,7 +123,7 @@ class Bases:
         """Make a Debian (``debian:bookworm``) from the host's own package mirror."""
         suite = debian_suite(reference)
         full = [full_name(name) for name in names or (f"debian:{suite}", f"debian:{suite}-slim")]
-        with Draft(self.context, self.env, "bootstrap") as draft:
+        with Draft(self.context, self.env, OperationKind.BOOTSTRAP) as draft:
             with draft.step("bootstrap"):
                 bootstrap_debian(
                     suite,
@@ -140,7 +148,7 @@ class Bases:
         path = Path(source).resolve()
         if not path.exists():
             raise NotFound("file or directory", source, hint="give a tar archive, a directory or oci:PATH")
-        with Draft(self.context, self.env, "import") as draft:
+        with Draft(self.context, self.env, OperationKind.IMPORT) as draft:
             with draft.step("unpack"):
                 if path.is_dir():
                     copy_directory(path, draft.make_tree())
@@ -178,15 +186,15 @@ class Bases:
                 )
             with (
                 using_images(self.context, new_id(), self.env, alone=True) as buildah,
-                self.context.operation(
-                    "base-rm", BASES, base.id, old_incarnation=base.id, checkpoint=base.image
+                begin_operation(
+                    self.context, REMOVE_BASE, BASES, base.id, old_incarnation=base.id, checkpoint=base.image
                 ) as operation,
             ):
                 with operation.timeline.step("forget"), self.context.catalogue.transaction():
                     self.context.catalogue.forget_base(base.id)
-                    self.context.end(operation, OperationStatus.PUBLISHED)
+                    operation.publish(OperationStatus.PUBLISHED)
                 remove_forgotten(self.context, base.id, base.image, buildah, operation.timeline)
-                self.context.end(operation, OperationStatus.DONE)
+                operation.publish()
         return base
 
     def prune(self) -> list[BaseRecord]:

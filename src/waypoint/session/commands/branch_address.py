@@ -20,21 +20,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import TypeVar
 
-    from waypoint.errors import LimitReached
-    from waypoint.session.commands.limits_reached import LimitWatch
-
     T = TypeVar("T")
 
-__all__ = ["BranchAddress", "Unlimited"]
-
-
-class Unlimited:
-    """Stands for the limits of a branch that has none."""
-
-    __slots__ = ()
-
-    def reached(self) -> tuple[LimitReached, ...]:
-        return ()
+__all__ = ["BranchAddress"]
 
 
 class BranchAddress:
@@ -88,13 +76,9 @@ class BranchAddress:
             raise self._replaced("removed") from error
         raise self._replaced("restored")
 
-    def watch_limits(self, incarnation: str) -> LimitWatch | Unlimited:
-        """Tells afterwards which limits of the branch were reached from now on."""
-        if not exists(limits_path(self.state_dir, incarnation)):
-            return Unlimited()
-        from waypoint.session.commands.limits_reached import LimitWatch
-
-        return LimitWatch(self, incarnation)
+    def has_limits(self, incarnation: str) -> bool:
+        """Whether the branch has limits that a command can reach."""
+        return exists(limits_path(self.state_dir, incarnation))
 
     def record(self, kind: str, total_ms: float, phases_ms: Mapping[str, float]) -> None:
         """Keep in the catalogue how long something took."""

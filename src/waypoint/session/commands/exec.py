@@ -41,21 +41,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
     from waypoint.errors import LimitReached
-    from waypoint.session.commands.branch_address import Unlimited
     from waypoint.session.commands.limits_reached import LimitWatch
 
 __all__ = [
     "CommandResult",
+    "NoLimits",
     "checked_text",
     "checked_timeout",
     "command_progress",
     "run_command",
     "start_command",
+    "watch_limits",
 ]
 
 _TIMEOUT_MAX_S = 1e8  # three years: more than any clock call takes
 _TEXT_BYTES_MAX = 1 << 20
 _QUOTA_EXCEEDED = os.strerror(errno.EDQUOT)
+
+
+class NoLimits:
+    """Stands for the limits of a branch that has none."""
+
+    __slots__ = ()
+
+    def reached(self) -> tuple[LimitReached, ...]:
+        return ()
 
 
 class CommandResult:
@@ -199,7 +209,7 @@ def _start(
     wait: bool,
     timeout_s: float | None,
     follow: bool = True,
-) -> tuple[ShellClient, str, int, LimitWatch | Unlimited]:
+) -> tuple[ShellClient, str, int, LimitWatch | NoLimits]:
     """Connect and start the command. The gate is held until init has said that it started.
 
     So a checkpoint cannot cut the connection in between, and it is never in doubt whether it runs.
@@ -208,7 +218,7 @@ def _start(
     while True:
         with address.gate():
             incarnation = address.incarnation()
-            watch = address.watch_limits(incarnation)
+            watch = watch_limits(address, incarnation)
             client = address.connect(incarnation)
             try:
                 return client, incarnation, _hand_over(address, client, incarnation, frame), watch
@@ -222,6 +232,15 @@ def _start(
         # A command that was left to itself or whose caller died, or what somebody typed.
         with client:
             _wait_for_prompt(address, client, terminal, wait=wait, timeout_s=timeout_s)
+
+
+def watch_limits(address: BranchAddress, incarnation: str) -> LimitWatch | NoLimits:
+    """Tells afterwards which limits of the branch were reached from now on."""
+    if not address.has_limits(incarnation):
+        return NoLimits()
+    from waypoint.session.commands.limits_reached import LimitWatch  # seldom needed on the light path
+
+    return LimitWatch(address, incarnation)
 
 
 def _hand_over(address: BranchAddress, client: ShellClient, incarnation: str, frame: bytes) -> int:

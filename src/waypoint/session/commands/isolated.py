@@ -10,8 +10,14 @@ from typing import IO
 
 from waypoint.errors import Broken, NotFound, ShellError, UsageError
 from waypoint.log import Timeline
-from waypoint.session.commands.branch_address import BranchAddress, Unlimited
-from waypoint.session.commands.exec import CommandResult, checked_text, checked_timeout
+from waypoint.session.commands.branch_address import BranchAddress
+from waypoint.session.commands.exec import (
+    CommandResult,
+    NoLimits,
+    checked_text,
+    checked_timeout,
+    watch_limits,
+)
 from waypoint.session.commands.following import Follower, Sink
 from waypoint.session.commands.limits_reached import LimitWatch
 from waypoint.session.creation.users import find_user, session_user
@@ -102,7 +108,7 @@ def _start(
     user: str | None,
     with_input: bool = False,
     is_detached: bool = False,
-) -> tuple[ShellClient, str, int, LimitWatch | Unlimited]:
+) -> tuple[ShellClient, str, int, LimitWatch | NoLimits]:
     argv = [_SHELL, "-c", command] if isinstance(command, str) else list(command)
     if not argv:
         raise UsageError("no command", hint="text for a shell, or the words of a command")
@@ -115,7 +121,7 @@ def _start(
             raise UsageError(f"{name!r} is not the name of a variable", hint="NAME=VALUE, NAME without =")
     with address.gate():
         incarnation = address.incarnation()
-        watch = address.watch_limits(incarnation)
+        watch = watch_limits(address, incarnation)
         root = root_path(address.state_dir, incarnation)
         settings = session_settings(address.catalogue, address.session_id)
         who = session_user(root, settings) if user is None else find_user(root, user)

@@ -1,6 +1,6 @@
 """Which limits of a branch were reached while a command ran.
 
-On the light path of exec, but only for branches that have limits: see BranchAddress.watch_limits().
+On the light path of exec, but only for branches that have limits: see watch_limits() of :mod:`waypoint.session.commands.exec`.
 """
 
 from __future__ import annotations

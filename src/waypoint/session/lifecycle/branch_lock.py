@@ -8,7 +8,6 @@ from waypoint.errors import AlreadyExists, Broken, NotFound, Suspended, UsageErr
 from waypoint.model import BranchRecord, SessionRecord
 from waypoint.names import parse_name
 from waypoint.session.context import Context
-from waypoint.session.lifecycle.recovery import recover_branch
 from waypoint.store.lock import locked
 
 __all__ = [
@@ -18,6 +17,7 @@ __all__ = [
     "hold_branch",
     "require_publishable",
     "running_branch",
+    "settle_abandoned",
 ]
 
 
@@ -26,14 +26,22 @@ def hold_branch(context: Context, session_id: str, branch: str, *, wait: bool) -
     """Hold the branch lock; whatever a dead holder left undone is settled first."""
     what = f"branch {branch!r} of session {session_id}"
     with locked(context.branch_lock(session_id, branch), what=what, wait=wait) as fd:
-        recover_branch(context, session_id, branch)
+        settle_abandoned(context, session_id, branch)
         try:
             yield fd
-        except NotFound:
-            # Removed while we waited for the lock, whose file we have made anew then.
-            if all(session.id != session_id for session in context.catalogue.sessions()):
+        except BaseException:
+            # The branch was not made, or was removed while we waited: taking the lock has made its file, so delete it.
+            if not context.has_branch(session_id, branch):
                 context.remove_locks(session_id, branch)
             raise
+
+
+def settle_abandoned(context: Context, session_id: str, branch: str, *, is_going: bool = False) -> None:
+    """Settle what a dead process left undone on a branch, whose lock the caller holds; ``is_going`` if to remove it."""
+    if context.catalogue.has_unfinished():
+        from waypoint.session.lifecycle.recovery import recover_branch  # seldom needed
+
+        recover_branch(context, session_id, branch, is_going=is_going)
 
 
 def running_branch(context: Context, session: SessionRecord, name: str) -> BranchRecord:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from waypoint.engine.launch import launch
@@ -9,30 +10,27 @@ from waypoint.engine.restore import restore_checkpoint
 from waypoint.errors import LaunchFailed
 from waypoint.model import BranchRecord, CheckpointKind, CheckpointRecord, OperationStatus, SessionRecord
 from waypoint.names import MAIN
-from waypoint.session.context import Context, Operation
+from waypoint.session.context import Context
 from waypoint.session.creation.users import User, session_user
 from waypoint.session.lifecycle.branch_lock import require_publishable
+from waypoint.session.operation import Ending, Operation, begin_operation
 from waypoint.shell.client import InitRefused, ShellClient
 from waypoint.shell.profile import UNATTENDED_ENV, ShellProfile
 from waypoint.shell.selection import find_profile
 from waypoint.shell.terminal import DEFAULT_SIZE, open_terminal
 from waypoint.store.lock import locked
 
-__all__ = ["launch_branch", "publish_restored", "restore_as_branch"]
+__all__ = ["begin_replacement", "launch_branch", "publish_restored", "restore_as_branch"]
 
 
 def launch_branch(
-    context: Context,
-    session: SessionRecord,
-    incarnation: str,
-    operation: Operation,
-    *,
-    files_of: CheckpointRecord | None = None,
+    operation: Operation, session: SessionRecord, *, files_of: CheckpointRecord | None = None
 ) -> int:
     """Start a branch whose first shell is ready, over the base or the files of a checkpoint; return its init's pid.
 
-    On failure parts of the incarnation may exist: the caller destroys it.
+    On failure parts of the incarnation may exist: the operation destroys it.
     """
+    context, incarnation = operation.context, operation.incarnation
     if files_of is None:  # what cannot be is refused before anything is made
         found = _shell_of(session, session.base.path)
     pid = launch(context.platform, session, incarnation, operation.timeline, files_of=files_of)
@@ -45,24 +43,22 @@ def launch_branch(
 
 
 def restore_as_branch(
-    context: Context,
-    session: SessionRecord,
-    checkpoint: CheckpointRecord,
-    branch_name: str,
-    incarnation: str,
-    created_at: float,
-    operation: Operation,
+    operation: Operation, session: SessionRecord, checkpoint: CheckpointRecord, created_at: float
 ) -> BranchRecord:
-    """Make the checkpoint live as ``incarnation``, which answers when this returns."""
+    """Make the checkpoint live as the operation's incarnation, which answers when this returns.
+
+    On failure parts of the incarnation may exist: the operation destroys it.
+    """
+    context, incarnation = operation.context, operation.incarnation
     if checkpoint.kind is CheckpointKind.FULL:
         pid = restore_checkpoint(context.platform, session, checkpoint, incarnation, operation.timeline)
         with operation.timeline.step("answer"), ShellClient(context.layout.mount(incarnation)) as client:
             client.ping()
     else:
-        pid = launch_branch(context, session, incarnation, operation, files_of=checkpoint)
+        pid = launch_branch(operation, session, files_of=checkpoint)
     return BranchRecord(
         session_id=session.id,
-        name=branch_name,
+        name=operation.record.branch,
         incarnation=incarnation,
         init_pid=pid,
         head=checkpoint.id,
@@ -70,17 +66,34 @@ def restore_as_branch(
     )
 
 
-def publish_restored(
+def begin_replacement(
     context: Context,
-    branch: BranchRecord,
-    operation: Operation,
+    ending: Ending,
+    old: BranchRecord,
+    incarnation: str,
     *,
-    also: Callable[[], None] = lambda: None,
+    checkpoint: CheckpointRecord | None = None,
+) -> AbstractContextManager[Operation]:
+    """Begin to put another incarnation in the place of a branch, whose lock is held."""
+    return begin_operation(
+        context,
+        ending,
+        old.session_id,
+        old.name,
+        incarnation=incarnation,
+        old_incarnation=old.incarnation,
+        checkpoint=None if checkpoint is None else checkpoint.id,
+    )
+
+
+def publish_restored(
+    operation: Operation, branch: BranchRecord, *, also: Callable[[], None] = lambda: None
 ) -> None:
     """Let the branch take the place of what had its name, while nobody connects to it; that is left to be retired.
 
     ``also`` writes what belongs into the same transaction.
     """
+    context = operation.context
     with (
         operation.timeline.step("publish"),
         locked(context.gate_lock(branch.session_id, branch.name), what=branch.name),
@@ -89,7 +102,7 @@ def publish_restored(
         require_publishable(context, branch.session_id)
         context.catalogue.put_branch(branch)
         also()
-        context.end(operation, OperationStatus.PUBLISHED)
+        operation.publish(OperationStatus.PUBLISHED)
 
 
 def _shell_of(session: SessionRecord, root: Path) -> tuple[ShellProfile, User]:

@@ -1,12 +1,9 @@
 """Create a session, with a live branch ``main``."""
 
 import os
-import shutil
 import time
 from dataclasses import replace
 
-from waypoint.engine.incarnation import destroy
-from waypoint.engine.work_directory import show_work
 from waypoint.errors import AlreadyExists
 from waypoint.model import Base, BranchRecord, OperationStatus, SessionRecord, SessionSettings
 from waypoint.names import MAIN, parse_name
@@ -14,6 +11,8 @@ from waypoint.session.context import Context
 from waypoint.session.creation.wall_choice import check_walls
 from waypoint.session.lifecycle.branch_lock import hold_branch
 from waypoint.session.lifecycle.branch_start import launch_branch
+from waypoint.session.lifecycle.endings import CREATE
+from waypoint.session.operation import begin_operation
 from waypoint.store.layout import new_id
 
 __all__ = ["create_session"]
@@ -52,39 +51,25 @@ def create_session(
         is_open=True,
         settings=settings,
     )
-    incarnation = new_id()
     with (
         hold_branch(context, session.id, MAIN, wait=True),
-        context.operation("create", session.id, MAIN, incarnation=incarnation) as operation,
-        context.undoing(operation) as undo,
+        begin_operation(context, CREATE, session.id, MAIN, incarnation=new_id()) as operation,
     ):
-        undo.on_failure("remove the locks", lambda: context.remove_locks(session.id, MAIN))
-        undo.on_failure("remove the branch", lambda: destroy(context.platform, incarnation))
-        pid = launch_branch(context, session, incarnation, operation)
+        pid = launch_branch(operation, session)
         with operation.timeline.step("publish"):
             branch = BranchRecord(
                 session_id=session.id,
                 name=MAIN,
-                incarnation=incarnation,
+                incarnation=operation.incarnation,
                 init_pid=pid,
                 head=None,
                 created_at=session.created_at,
             )
-            undo.on_failure("remove the link", lambda: _remove_links(context, session.id))
-            context.point_live_link(session.id, MAIN, incarnation)
+            context.point_live_link(session.id, MAIN, operation.incarnation)
             with context.catalogue.transaction():
                 context.catalogue.add_session(session)
                 context.catalogue.put_branch(branch)
+                # The work directory comes after: recovery knows of it from the catalogue only.
                 is_whole = session.settings.work_dir is None
-                context.end(operation, OperationStatus.DONE if is_whole else OperationStatus.PUBLISHED)
-        if not is_whole:  # published before: recovery knows of the work directory from the catalogue only
-            with operation.timeline.step("work"):
-                show_work(context.platform, session, incarnation)
-            context.end(operation, OperationStatus.DONE)
+                operation.publish(OperationStatus.DONE if is_whole else OperationStatus.PUBLISHED)
     return session
-
-
-def _remove_links(context: Context, session_id: str) -> None:
-    directory = context.layout.session(session_id)
-    if directory.exists():
-        shutil.rmtree(directory)

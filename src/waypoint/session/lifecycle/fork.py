@@ -2,16 +2,15 @@
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
-from pathlib import Path
 
-from waypoint.engine.incarnation import destroy
 from waypoint.errors import ForkIncomplete
-from waypoint.model import BranchRecord, CheckpointRecord, OperationStatus, SessionRecord
+from waypoint.model import BranchRecord, CheckpointRecord, SessionRecord
 from waypoint.session.context import Context
 from waypoint.session.lifecycle.branch_lock import check_new_names, hold_branch, require_publishable
 from waypoint.session.lifecycle.branch_start import restore_as_branch
+from waypoint.session.lifecycle.endings import FORK
 from waypoint.session.lifecycle.parallel import make_branches
+from waypoint.session.operation import begin_operation
 from waypoint.store.layout import new_id
 
 __all__ = ["fork_checkpoint"]
@@ -40,26 +39,16 @@ def fork_checkpoint(
 def _fork_one(
     context: Context, session: SessionRecord, checkpoint: CheckpointRecord, name: str, created_at: float
 ) -> BranchRecord:
-    incarnation = new_id()
-    with ExitStack() as stack:
-        stack.enter_context(hold_branch(context, session.id, name, wait=True))
+    with hold_branch(context, session.id, name, wait=True):
         require_publishable(context, session.id, name)  # another process may have made it while we waited
-        operation = stack.enter_context(
-            context.operation("fork", session.id, name, incarnation=incarnation, checkpoint=checkpoint.id)
-        )
-        undo = stack.enter_context(context.undoing(operation))
-        undo.on_failure("remove the locks", lambda: context.remove_locks(session.id, name))
-        undo.on_failure("remove the branch", lambda: destroy(context.platform, incarnation))
-        branch = restore_as_branch(context, session, checkpoint, name, incarnation, created_at, operation)
-        with operation.timeline.step("publish"):
-            undo.on_failure("remove the link", lambda: _unlink(context.layout.live(session.id, name)))
-            context.point_live_link(session.id, name, incarnation)
-            with context.catalogue.transaction():
-                require_publishable(context, session.id, name)
-                context.catalogue.put_branch(branch)
-                context.end(operation, OperationStatus.DONE)
+        with begin_operation(
+            context, FORK, session.id, name, incarnation=new_id(), checkpoint=checkpoint.id
+        ) as operation:
+            branch = restore_as_branch(operation, session, checkpoint, created_at)
+            with operation.timeline.step("publish"):
+                context.point_live_link(session.id, name, branch.incarnation)
+                with context.catalogue.transaction():
+                    require_publishable(context, session.id, name)
+                    context.catalogue.put_branch(branch)
+                    operation.publish()
     return branch
-
-
-def _unlink(path: Path) -> None:
-    path.unlink(missing_ok=True)

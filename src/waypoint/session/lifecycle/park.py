@@ -7,8 +7,9 @@ from waypoint.model import CheckpointRecord, OperationStatus, SessionRecord
 from waypoint.names import MAIN
 from waypoint.session.context import Context
 from waypoint.session.lifecycle.branch_lock import hold_branch, require_publishable
-from waypoint.session.lifecycle.endings import remove_branch
+from waypoint.session.lifecycle.endings import PARK
 from waypoint.session.lifecycle.snapshot import begin_saving
+from waypoint.session.operation import begin_operation
 
 __all__ = ["park_branch"]
 
@@ -27,24 +28,25 @@ def park_branch(
         )
     with hold_branch(context, session.id, branch_name, wait=wait) as lock_fd:
         saving = begin_saving(context, session, branch_name, name, lock_fd)
-        with context.operation(
-            "park",
-            session.id,
-            branch_name,
-            old_incarnation=saving.branch.incarnation,
-            checkpoint=saving.checkpoint_id,
-        ) as operation:
-            with ExitStack() as stack:
-                saving.prepare(stack.enter_context(context.undoing(operation)), operation.timeline)
-                freezer = stack.enter_context(saving.freezer())
-                gate_fd = stack.enter_context(saving.gate())
-                checkpoint = saving.save(gate_fd, operation.timeline, freezer=freezer)
-                with operation.timeline.step("publish"), context.catalogue.transaction():
-                    require_publishable(context, session.id, checkpoint.name)
-                    context.catalogue.add_checkpoint(checkpoint)
-                    context.catalogue.remove_branch(session.id, branch_name)
-                    context.end(operation, OperationStatus.PUBLISHED)
-                incarnation, timeline = saving.branch.incarnation, operation.timeline
-                remove_branch(context, session.id, branch_name, incarnation, timeline)
-            context.end(operation, OperationStatus.DONE)
+        with ExitStack() as stack:
+            operation = stack.enter_context(
+                begin_operation(
+                    context,
+                    PARK,
+                    session.id,
+                    branch_name,
+                    old_incarnation=saving.branch.incarnation,
+                    checkpoint=saving.checkpoint_id,
+                )
+            )
+            saving.prepare(operation.timeline)
+            freezer = stack.enter_context(saving.freezer())
+            gate_fd = stack.enter_context(saving.gate())
+            checkpoint = saving.save(gate_fd, operation.timeline, freezer=freezer)
+            with operation.timeline.step("publish"), context.catalogue.transaction():
+                require_publishable(context, session.id, checkpoint.name)
+                context.catalogue.add_checkpoint(checkpoint)
+                context.catalogue.remove_branch(session.id, branch_name)
+                operation.publish(OperationStatus.PUBLISHED)
+            operation.finish()  # as long as the branch is frozen
     return checkpoint

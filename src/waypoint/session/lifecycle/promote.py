@@ -3,14 +3,13 @@
 from contextlib import ExitStack
 from dataclasses import replace
 
-from waypoint.engine.incarnation import destroy
-from waypoint.engine.work_directory import show_work
 from waypoint.errors import UsageError
 from waypoint.model import OperationStatus, SessionRecord
 from waypoint.names import MAIN
 from waypoint.session.context import Context
 from waypoint.session.lifecycle.branch_lock import hold_branch, require_publishable, running_branch
-from waypoint.session.lifecycle.endings import rename_links
+from waypoint.session.lifecycle.branch_start import begin_replacement
+from waypoint.session.lifecycle.endings import PROMOTE
 from waypoint.store.lock import locked
 
 __all__ = ["promote_branch"]
@@ -30,21 +29,12 @@ def promote_branch(
     for name in (source_name, target_name):
         context.catalogue.branch(session.id, name)  # a lock file is made only for what exists
     with ExitStack() as stack:
-        for name in sorted(
-            (source_name, target_name)
-        ):  # in one order, so that two promotions do not lock each other out
+        # In one order, so that two promotions do not lock each other out.
+        for name in sorted((source_name, target_name)):
             stack.enter_context(hold_branch(context, session.id, name, wait=wait))
         source = running_branch(context, session, source_name)
         old = context.catalogue.branch(session.id, target_name)
-        operation = stack.enter_context(
-            context.operation(
-                "promote",
-                session.id,
-                target_name,
-                incarnation=source.incarnation,
-                old_incarnation=old.incarnation,
-            )
-        )
+        operation = stack.enter_context(begin_replacement(context, PROMOTE, old, source.incarnation))
         with (
             operation.timeline.step("publish"),
             locked(context.gate_lock(session.id, target_name), what=target_name),
@@ -54,11 +44,4 @@ def promote_branch(
             require_publishable(context, session.id)
             context.catalogue.remove_branch(session.id, source_name)
             context.catalogue.put_branch(replace(source, name=target_name, created_at=old.created_at))
-            context.end(operation, OperationStatus.PUBLISHED)
-        with operation.timeline.step("names"):
-            rename_links(context, session.id, target_name, source.incarnation)
-            if target_name == MAIN:
-                show_work(context.platform, session, source.incarnation)
-        with operation.timeline.step("retire"):
-            destroy(context.platform, old.incarnation)
-        context.end(operation, OperationStatus.DONE)
+            operation.publish(OperationStatus.PUBLISHED)

@@ -3,12 +3,12 @@
 from contextlib import ExitStack
 
 from waypoint.errors import UsageError
-from waypoint.model import OperationStatus, SessionRecord
+from waypoint.model import SessionRecord
 from waypoint.names import MAIN
 from waypoint.session.context import Context
-from waypoint.session.lifecycle.branch_lock import hold_branch
-from waypoint.session.lifecycle.endings import remove_branch, remove_session
-from waypoint.session.lifecycle.recovery import recover_branch
+from waypoint.session.lifecycle.branch_lock import hold_branch, settle_abandoned
+from waypoint.session.lifecycle.endings import CLEANUP, DESTROY
+from waypoint.session.operation import begin_operation
 from waypoint.store.lock import locked
 
 __all__ = ["cleanup_session", "destroy_branch"]
@@ -23,11 +23,8 @@ def destroy_branch(context: Context, session: SessionRecord, branch_name: str, *
         )
     with hold_branch(context, session.id, branch_name, wait=wait):
         branch = context.catalogue.branch(session.id, branch_name)
-        with context.operation(
-            "destroy", session.id, branch_name, old_incarnation=branch.incarnation, removes=True
-        ) as operation:
-            remove_branch(context, session.id, branch_name, branch.incarnation, operation.timeline)
-            context.end(operation, OperationStatus.DONE)
+        with begin_operation(context, DESTROY, session.id, branch_name, old_incarnation=branch.incarnation):
+            pass  # its ending is all there is to it
 
 
 def cleanup_session(context: Context, session: SessionRecord, *, force: bool = False) -> None:
@@ -46,8 +43,7 @@ def cleanup_session(context: Context, session: SessionRecord, *, force: bool = F
                 # Also with force: to kill a branch while CRIU has stopped it would leave CRIU waiting for ever.
                 lock = context.branch_lock(session.id, branch.name)
                 held.enter_context(locked(lock, what=what, wait=force, hint=hint))
-                recover_branch(context, session.id, branch.name, is_going=True)
-            with context.operation("cleanup", session.id, "", removes=True) as operation:
-                remove_session(context, session.id, operation.timeline)
-                context.end(operation, OperationStatus.DONE)
+                settle_abandoned(context, session.id, branch.name, is_going=True)
+            with begin_operation(context, CLEANUP, session.id, ""):
+                pass  # as above
         context.branch_lock(session.id, "").unlink(missing_ok=True)

@@ -1,16 +1,14 @@
 """Make a branch a checkpoint again.
 
 The checkpoint comes to life beside the branch; one transaction puts it in the place of the branch, and only then is the
-old life of the branch removed. (``PROCESS`` checkpoints: :mod:`waypoint.session.lifecycle.host_program`.)
+old life of the branch removed. (With a program of the host: :mod:`waypoint.session.lifecycle.host_program`.)
 """
 
-from waypoint.engine.incarnation import destroy
-from waypoint.engine.work_directory import show_work
-from waypoint.model import CheckpointRecord, OperationStatus, SessionRecord
-from waypoint.names import MAIN
+from waypoint.model import CheckpointRecord, SessionRecord
 from waypoint.session.context import Context
 from waypoint.session.lifecycle.branch_lock import hold_branch
-from waypoint.session.lifecycle.branch_start import publish_restored, restore_as_branch
+from waypoint.session.lifecycle.branch_start import begin_replacement, publish_restored, restore_as_branch
+from waypoint.session.lifecycle.endings import RESTORE
 from waypoint.store.layout import new_id
 
 __all__ = ["restore_branch"]
@@ -30,24 +28,5 @@ def restore_branch(
     """
     with hold_branch(context, session.id, branch_name, wait=wait):
         old = context.catalogue.branch(session.id, branch_name)
-        incarnation = new_id()
-        with context.operation(
-            "restore",
-            session.id,
-            branch_name,
-            incarnation=incarnation,
-            old_incarnation=old.incarnation,
-            checkpoint=checkpoint.id,
-        ) as operation:
-            with context.undoing(operation) as undo:
-                undo.on_failure("remove the copy", lambda: destroy(context.platform, incarnation))
-                branch = restore_as_branch(
-                    context, session, checkpoint, branch_name, incarnation, old.created_at, operation
-                )
-                publish_restored(context, branch, operation)
-            with operation.timeline.step("retire"):
-                context.point_live_link(session.id, branch_name, incarnation)
-                if branch_name == MAIN:
-                    show_work(context.platform, session, incarnation)
-                destroy(context.platform, old.incarnation)
-            context.end(operation, OperationStatus.DONE)
+        with begin_replacement(context, RESTORE, old, new_id(), checkpoint=checkpoint) as operation:
+            publish_restored(operation, restore_as_branch(operation, session, checkpoint, old.created_at))

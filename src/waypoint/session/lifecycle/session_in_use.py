@@ -2,7 +2,7 @@
 
 import os
 
-from waypoint.kernel.processes.in_use import lock_holders, process_name, processes_below
+from waypoint.kernel.in_use import lock_holders, process_name, processes_below
 from waypoint.kernel.storage.mounts import read_mounts
 from waypoint.model import SessionRecord
 from waypoint.session.context import Context

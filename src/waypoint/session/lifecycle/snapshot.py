@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waypoint.engine.branch_network import mend_network
-from waypoint.engine.checkpoint import discard_checkpoint, prepare, resume_input, save, save_files
+from waypoint.engine.checkpoint import prepare, save, save_files
 from waypoint.errors import AlreadyExists
 from waypoint.kernel.cgroup.freezer import Freezer
-from waypoint.kernel.undo import UndoStack
 from waypoint.log import Timeline
-from waypoint.model import BranchRecord, CheckpointKind, CheckpointRecord, OperationStatus, SessionRecord
+from waypoint.model import BranchRecord, CheckpointKind, CheckpointRecord, SessionRecord
 from waypoint.names import parse_name
 from waypoint.session.context import Context
 from waypoint.session.lifecycle.branch_lock import (
@@ -19,6 +18,8 @@ from waypoint.session.lifecycle.branch_lock import (
     require_publishable,
     running_branch,
 )
+from waypoint.session.lifecycle.endings import SNAPSHOT
+from waypoint.session.operation import begin_operation
 from waypoint.shell.client import ShellClient
 from waypoint.store.layout import new_id
 from waypoint.store.lock import locked
@@ -37,11 +38,9 @@ class Saving:
     name: str
     lock_fd: int
 
-    def prepare(self, undo: UndoStack, timeline: Timeline) -> None:
-        """Do what can be done while the branch and its clients go on. ``undo`` takes it and all that follows back."""
+    def prepare(self, timeline: Timeline) -> None:
+        """Do what can be done while the branch and its clients go on."""
         platform, checkpoint_id, branch = self.context.platform, self.checkpoint_id, self.branch
-        undo.on_failure("drop the draft", lambda: discard_checkpoint(platform, checkpoint_id))
-        undo.on_failure("give typed input back", lambda: resume_input(branch))
         mend_network(platform, self.session, branch)
         prepare(platform, branch, checkpoint_id, timeline)
 
@@ -107,21 +106,18 @@ def snapshot_branch(
     """Save the branch as a checkpoint. The branch runs on, whether this succeeds or not."""
     with hold_branch(context, session.id, branch_name, wait=wait) as lock_fd:
         saving = begin_saving(context, session, branch_name, name, lock_fd)
-        with (
-            context.operation(
-                "snapshot", session.id, branch_name, checkpoint=saving.checkpoint_id
-            ) as operation,
-            context.undoing(operation) as undo,
-        ):
+        with begin_operation(
+            context, SNAPSHOT, session.id, branch_name, checkpoint=saving.checkpoint_id
+        ) as operation:
             kind = CheckpointKind.FILES if files_only else CheckpointKind.FULL
-            saving.prepare(undo, operation.timeline)
+            saving.prepare(operation.timeline)
             with saving.gate() as gate_fd:
                 checkpoint = saving.save(gate_fd, operation.timeline, kind=kind)
             with operation.timeline.step("publish"), context.catalogue.transaction():
                 require_publishable(context, session.id, checkpoint.name)
                 context.catalogue.add_checkpoint(checkpoint)
                 context.catalogue.set_head(session.id, branch_name, checkpoint.id)
-                context.end(operation, OperationStatus.DONE)
+                operation.publish()
     return checkpoint
 
 

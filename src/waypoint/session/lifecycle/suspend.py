@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from waypoint.errors import Broken
 from waypoint.kernel.syscalls import sync_file_system
 from waypoint.model import BranchRecord, CheckpointRecord, OperationStatus, SessionRecord
-from waypoint.session.context import Context, Operation
+from waypoint.session.context import Context
 from waypoint.session.lifecycle.branch_lock import default_name, hold_branch, require_publishable
-from waypoint.session.lifecycle.endings import retire_branch
+from waypoint.session.lifecycle.endings import SUSPEND
 from waypoint.session.lifecycle.snapshot import Saving
+from waypoint.session.operation import Operation, begin_operation
 from waypoint.store.layout import new_id
 from waypoint.store.lock import locked
 
@@ -61,10 +62,7 @@ def suspend_session(
             sync_file_system(context.layout.pool)
         _publish(context, session, going)
         for one in going:
-            retire_branch(
-                context, session.id, one.branch.name, one.branch.incarnation, one.operation.timeline
-            )
-            context.end(one.operation, OperationStatus.DONE)
+            one.operation.finish()  # as long as the branches are frozen
     gone = {one.branch.name for one in going}
     heads = {branch.head for branch in context.catalogue.branches(session.id) if branch.name in gone}
     return [checkpoint for checkpoint in context.catalogue.checkpoints(session.id) if checkpoint.id in heads]
@@ -100,8 +98,9 @@ def _prepare(
             lock_fd=lock_fd,
         )
     operation = stack.enter_context(
-        context.operation(
-            "suspend",
+        begin_operation(
+            context,
+            SUSPEND,
             session.id,
             branch.name,
             old_incarnation=branch.incarnation,
@@ -110,8 +109,7 @@ def _prepare(
     )
     checkpoint = None
     if saving is not None:
-        undo = stack.enter_context(context.undoing(operation))
-        saving.prepare(undo, operation.timeline)
+        saving.prepare(operation.timeline)
         freezer = stack.enter_context(saving.freezer())
         gate_fd = stack.enter_context(saving.gate())
         checkpoint = saving.save(gate_fd, operation.timeline, freezer=freezer)
@@ -132,4 +130,4 @@ def _publish(context: Context, session: SessionRecord, going: list[_Suspending])
                 context.catalogue.add_checkpoint(one.checkpoint)
                 head = one.checkpoint.id
             context.catalogue.put_branch(replace(one.branch, init_pid=0, head=head, is_suspended=True))
-            context.end(one.operation, OperationStatus.PUBLISHED)
+            one.operation.publish(OperationStatus.PUBLISHED)

@@ -18,8 +18,8 @@ from waypoint.errors import AlreadyExists, Broken, Busy, NotFound, Suspended, Us
 from waypoint.kernel.network.ports_in_use import listening_ports
 from waypoint.kernel.processes.programs import detach
 from waypoint.model import NetworkMode, PortRecord, SessionRecord
-from waypoint.session.background.network_repair import mend_networks
 from waypoint.session.context import Context
+from waypoint.session.network.network_repair import mend_networks
 from waypoint.store.lock import forwarder_lock, locked
 
 __all__ = [

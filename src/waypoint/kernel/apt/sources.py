@@ -9,7 +9,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["AptSource", "debian_archives", "parse_deb822", "parse_one_line", "read_sources"]
+__all__ = [
+    "APT_DIR",
+    "OS_RELEASE",
+    "AptSource",
+    "debian_archives",
+    "parse_deb822",
+    "parse_one_line",
+    "read_sources",
+]
+
+APT_DIR = Path("/etc/apt")
+OS_RELEASE = Path("/etc/os-release")
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_.-]+\.(list|sources)")
 _ONE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^]]*)\]\s+)?(?P<rest>\S.*)")

@@ -1,18 +1,26 @@
-"""What can be done in a branch that runs: commands, jobs, terminals. One interface for branches and sessions."""
+"""What can be done with one branch. A branch has these verbs, and so has a session: there they act on its branch ``main``."""
 
 from __future__ import annotations
 
 import signal
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from waypoint.names import MAIN
+from waypoint.errors import UsageError
+from waypoint.model import CheckpointKind, CheckpointRecord
+from waypoint.names import MAIN, parse_name
+from waypoint.session.background.attendant import ensure_attendant
+from waypoint.session.branch_files import BranchFiles
 from waypoint.session.commands.branch_address import BranchAddress
 from waypoint.session.commands.exec import CommandResult, run_command, start_command
 from waypoint.session.commands.isolated import Input, run_isolated, start_isolated
 from waypoint.session.commands.jobs import Job, list_jobs
 from waypoint.session.commands.stream import CommandStream
+from waypoint.session.lifecycle.host_program import restore_with_program, snapshot_with_program
+from waypoint.session.lifecycle.restore import restore_branch
+from waypoint.session.lifecycle.snapshot import snapshot_branch
+from waypoint.session.network.port_forwards import ensure_forwarder
 from waypoint.session.terminals import open_and_type
 from waypoint.shell.protocol import JobStatus, TerminalStatus
 from waypoint.shell.terminal import WindowSize
@@ -20,21 +28,71 @@ from waypoint.shell.terminal import WindowSize
 if TYPE_CHECKING:
     from waypoint.shell.screen import Screen
 
-__all__ = ["COLLECTED_BYTES_MAX", "BranchInteraction"]
+__all__ = ["COLLECTED_BYTES_MAX", "BranchVerbs", "checkpoint_name"]
 
 COLLECTED_BYTES_MAX = 64 << 20
 """How much output a command may write when it is collected in memory, unless the caller says otherwise."""
 
 
-class BranchInteraction:
-    """Commands, jobs and terminals of one branch; of a session, those of its branch ``main``."""
+class BranchVerbs(BranchFiles):
+    """Files, commands, jobs and terminals of one branch; it is saved and restored."""
 
     __slots__ = ()
 
     @property
-    @abstractmethod
     def address(self) -> BranchAddress:
         """How to reach the branch."""
+        context, session, name = self._where()
+        return BranchAddress(str(context.layout.state_dir), context.catalogue, session.id, name)
+
+    @property
+    def directory(self) -> Path:
+        """Where the host sees the branch's live files; the same path after a restore."""
+        context, session, name = self._where()
+        return context.layout.live(session.id, name)
+
+    # -- checkpoints
+
+    def snapshot(
+        self,
+        name: str | None = None,
+        *,
+        files_only: bool = False,
+        pid: int | None = None,
+        wait: bool = True,
+    ) -> CheckpointRecord:
+        """Save the branch as it is now; it runs on.
+
+        With ``files_only`` nothing of its processes is saved: who comes back to it finds a fresh shell. With ``pid``, a
+        program of the host in the work directory of ``main``, that program is saved in their place.
+        """
+        context, session, branch = self._where()
+        if pid is None:
+            saved = snapshot_branch(context, session, branch, name, files_only=files_only, wait=wait)
+        elif files_only or branch != MAIN:
+            raise UsageError(
+                "a program of the host is saved with all files of 'main', whose work directory it is in",
+                hint="leave out the other branch, or files_only",
+            )
+        else:
+            saved = snapshot_with_program(context, session, name, pid, wait=wait)
+        ensure_attendant(context, session)
+        return saved
+
+    def restore(self, checkpoint: CheckpointRecord | str, *, wait: bool = True) -> CheckpointRecord:
+        """Make the branch that checkpoint again; what was not saved is gone.
+
+        If it holds a program of the host and this is ``main``, the program goes back too, with the pid it had.
+        """
+        context, session, branch = self._where()
+        restored = context.catalogue.checkpoint(session.id, checkpoint_name(checkpoint))
+        if restored.kind is CheckpointKind.PROCESS and branch == MAIN:
+            restore_with_program(context, session, restored, wait=wait)
+        else:
+            restore_branch(context, session, branch, restored, wait=wait)
+        ensure_attendant(context, session)
+        ensure_forwarder(context, session)
+        return restored
 
     # -- commands
 
@@ -200,3 +258,8 @@ class BranchInteraction:
 
 def _limit(output_limit: int | None, on_output: Callable[[bytes], None] | None) -> int | None:
     return COLLECTED_BYTES_MAX if output_limit is None and on_output is None else output_limit
+
+
+def checkpoint_name(checkpoint: CheckpointRecord | str, what: str = "checkpoint") -> str:
+    """The name of a checkpoint that a caller has named or has at hand. Raises InvalidName, for a ``what``."""
+    return parse_name(what, checkpoint if isinstance(checkpoint, str) else checkpoint.name)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from waypoint.errors import AbilityMissing, HostError, ToolFailed
-from waypoint.kernel.bases.apt_sources import AptSource
+from waypoint.kernel.apt.sources import AptSource
 from waypoint.kernel.processes.programs import CLEAN_ENV, run_tool
 
 __all__ = ["download", "held_alone", "host_codename", "reason", "unpack"]

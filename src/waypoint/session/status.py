@@ -1,0 +1,197 @@
+"""A session as it is at one moment: what was asked for, its checkpoints, its branches and how they are.
+
+All that the catalogue knows is read in one transaction. Whether a branch runs is asked of the kernel, of the very
+incarnation that was read: so a pid and a state are never from two sides of a restore.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from waypoint.engine.host_program import read_program
+from waypoint.engine.usage import branch_usage
+from waypoint.model import BranchRecord, CheckpointKind, CheckpointRecord, OperationRecord, SessionRecord
+from waypoint.names import MAIN
+from waypoint.session.context import Context
+from waypoint.store.image_names import short_name
+
+__all__ = [
+    "BranchState",
+    "BranchStatus",
+    "CheckpointStatus",
+    "SessionStatus",
+    "files_bytes",
+    "read_status",
+    "read_statuses",
+]
+
+
+class BranchState(StrEnum):
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+    DEAD = "dead"  # its processes have ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointStatus:
+    """``saved_pid`` is the process that it brings back, as numbered there: a program of the host, or process 1 of the
+    branch; None if it brings none back. ``files_bytes`` is how much of the base is changed in it, if that was asked for."""
+
+    record: CheckpointRecord
+    parent: str | None
+    saved_pid: int | None
+    files_bytes: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BranchStatus:
+    """``head`` is the name of its checkpoint. ``directory`` is where the host sees its files, also after a restore;
+    ``mount`` and ``layer`` are those of its present incarnation. ``made_by`` is what brought that to life."""
+
+    record: BranchRecord
+    state: BranchState
+    head: str | None
+    directory: Path
+    mount: Path
+    layer: Path
+    usage: Mapping[str, float]
+    made_by: OperationRecord | None
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def pid(self) -> int | None:
+        """Its process 1, as the host numbers it; None if it is gone, and the number may be somebody else's."""
+        return self.record.init_pid if self.state is BranchState.RUNNING else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionStatus:
+    """``base_name`` is what people call the base: its name or the beginning of its id, if it is one of the pool, or
+    its path. Checkpoints and branches are in the order they were made."""
+
+    record: SessionRecord
+    base_name: str
+    directory: Path
+    checkpoints: tuple[CheckpointStatus, ...]
+    branches: tuple[BranchStatus, ...]
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether nothing of it runs because it was suspended."""
+        return all(branch.state is BranchState.SUSPENDED for branch in self.branches)
+
+    @property
+    def main(self) -> BranchStatus | None:
+        return next((branch for branch in self.branches if branch.name == MAIN), None)
+
+    def checkpoint(self, name: str) -> CheckpointStatus | None:
+        return next((checkpoint for checkpoint in self.checkpoints if checkpoint.name == name), None)
+
+    def ancestry(self, checkpoint_id: str | None) -> list[str]:
+        """The names of a checkpoint and of those it came from, newest first."""
+        records = {checkpoint.record.id: checkpoint.record for checkpoint in self.checkpoints}
+        names: list[str] = []
+        while checkpoint_id in records:
+            names.append(records[checkpoint_id].name)
+            checkpoint_id = records[checkpoint_id].parent
+        return names
+
+
+def read_status(context: Context, reference: str, *, with_files: bool = False) -> SessionStatus:
+    """The status of a session by id, name, or a prefix of its id. Raises NotFound."""
+    with context.catalogue.reading():
+        found = _Found(context, context.catalogue.session(reference))
+    return found.status(with_files=with_files)
+
+
+def read_statuses(context: Context) -> list[SessionStatus]:
+    """The status of every session."""
+    with context.catalogue.reading():
+        found = [_Found(context, session) for session in context.catalogue.sessions()]
+    return [one.status(with_files=False) for one in found]
+
+
+def files_bytes(context: Context, checkpoint_id: str) -> int:
+    """What the branch had written over its base by then; checkpoints share what they have in common."""
+    layer = context.layout.checkpoint_layer(checkpoint_id)
+    total = 0
+    for directory, below, files in os.walk(layer):
+        if ".waypoint" in below and directory == str(layer / "upper"):
+            below.remove(".waypoint")  # our own init
+        total += sum(os.lstat(os.path.join(directory, file)).st_blocks * 512 for file in files)
+    return total
+
+
+class _Found:
+    """What the catalogue knows of a session."""
+
+    def __init__(self, context: Context, session: SessionRecord) -> None:
+        catalogue = context.catalogue
+        self._context = context
+        self._session = session
+        self._branches = catalogue.branches(session.id)
+        self._checkpoints = catalogue.checkpoints(session.id)
+        self._makers = catalogue.makers_of_branches(session.id)
+        self._base_name = _base_name(context, session.base.path)
+
+    def status(self, *, with_files: bool) -> SessionStatus:
+        """With what the kernel and the pool say of it."""
+        names = {checkpoint.id: checkpoint.name for checkpoint in self._checkpoints}
+        return SessionStatus(
+            record=self._session,
+            base_name=self._base_name,
+            directory=self._context.layout.session(self._session.id),
+            checkpoints=tuple(
+                CheckpointStatus(
+                    record=record,
+                    parent=names.get(record.parent or ""),
+                    saved_pid=_saved_pid(self._context, record),
+                    files_bytes=files_bytes(self._context, record.id) if with_files else None,
+                )
+                for record in self._checkpoints
+            ),
+            branches=tuple(self._branch(record, names) for record in self._branches),
+        )
+
+    def _branch(self, record: BranchRecord, names: Mapping[str, str]) -> BranchStatus:
+        context, layout = self._context, self._context.layout
+        state = BranchState.SUSPENDED
+        if not record.is_suspended:
+            state = BranchState.RUNNING if context.is_running(record) else BranchState.DEAD
+        limits = self._session.settings.limits
+        return BranchStatus(
+            record=record,
+            state=state,
+            head=names.get(record.head or ""),
+            directory=layout.live(record.session_id, record.name),
+            mount=layout.mount(record.incarnation),
+            layer=layout.layer(record.incarnation),
+            usage=branch_usage(context.platform, limits, record.incarnation),
+            made_by=self._makers.get(record.incarnation),
+        )
+
+
+def _saved_pid(context: Context, checkpoint: CheckpointRecord) -> int | None:
+    if checkpoint.kind is CheckpointKind.PROCESS:
+        return read_program(context.layout.checkpoint_program(checkpoint.id)).pid
+    return 1 if checkpoint.kind is CheckpointKind.FULL else None
+
+
+def _base_name(context: Context, path: Path) -> str:
+    stored = context.catalogue.find_base(path.name) if context.layout.is_stored_base(path) else None
+    if stored is None:
+        return os.fspath(path)
+    return short_name(stored.names[0]) if stored.names else stored.id[:12]
