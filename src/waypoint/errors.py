@@ -127,6 +127,7 @@ class AlreadyExists(SessionError):
 
     exit_code = 5
     code = "already_exists"
+    hint = "choose another name"
 
     def __init__(self, kind: str, name: str, *, hint: str = "") -> None:
         super().__init__(f"{kind} {name!r} already exists", hint=hint)
@@ -406,6 +407,7 @@ class PoolFull(StoreError):
     """No space left in the pool. The branch runs on and no checkpoint was made."""
 
     code = "pool_full"
+    hint = "grow it (waypoint pool resize SIZE), or remove sessions (waypoint cleanup SESSION) or bases (waypoint base rm)"
 
 
 class DiskLimitReached(StoreError):

@@ -152,9 +152,6 @@ def _explained(record: OperationRecord, error: OSError) -> WaypointError:
     elif record.branch:
         where += f", branch {record.branch!r}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return PoolFull(
-            f"cannot {record.kind}: the pool has no space left ({where})",
-            hint="grow it (waypoint pool resize SIZE) or remove sessions (waypoint cleanup SESSION)",
-        )
+        return PoolFull(f"cannot {record.kind}: the pool has no space left ({where})")
     what = f"{error.strerror}: {error.filename}" if error.filename else str(error) or type(error).__name__
     return EngineError(f"cannot {record.kind}: {what} ({where})")

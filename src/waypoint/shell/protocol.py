@@ -47,7 +47,6 @@ __all__ = [
     "parse_ended",
     "parse_error",
     "parse_job",
-    "parse_lost",
     "parse_output",
     "parse_resized",
     "parse_terminal",
@@ -364,12 +363,6 @@ def parse_output(payload: bytes) -> tuple[int, bytes]:
 
 def parse_ended(payload: bytes) -> Ended:
     return Ended(*_unpack("<IBiQQ", payload))
-
-
-def parse_lost(payload: bytes) -> tuple[int, int, int]:
-    """The stream (1 is standard error), and from where to where its bytes are gone."""
-    stream, start, end = _unpack("<BQQ", payload)
-    return stream, start, end
 
 
 def parse_resized(payload: bytes) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from waypoint.errors import BuildFailed, ToolFailed, ToolMissing
+from waypoint.errors import BuildFailed, PoolFull, ToolFailed, ToolMissing
 from waypoint.kernel.bases.build_cgroup import network_cgroup
 from waypoint.kernel.bases.build_scripts import (
     COMMIT,
@@ -33,6 +33,7 @@ from waypoint.kernel.bases.build_scripts import (
 from waypoint.kernel.bases.image_index import ImageIndex, read_index
 from waypoint.kernel.cgroup.group import Cgroup, find_cgroup2
 from waypoint.kernel.network.egress import Rule, confine, require_confinement
+from waypoint.kernel.network.slirp import NAME_SERVER
 from waypoint.kernel.processes.private_namespaces import run_private
 from waypoint.kernel.processes.programs import CLEAN_ENV
 from waypoint.model import ImageConfig
@@ -52,7 +53,6 @@ _POLICY_OF_HOST = Path("/etc/containers/policy.json")
 _LOG_LINE = b'time="'
 _NOISE = (b"Failed to delete btrfs qgroup", b"Failed to remove cgroup", b"Failed to remove paths")
 _GO_VALUE = re.compile(r" &[a-z]+\.[A-Za-z]+\{.*")
-_DNS = "10.0.2.3"  # slirp4netns answers there, with what the host's own resolver says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class Buildah:
             *("build", "--layers", "--force-rm", "--format", "docker", "--iidfile", os.fspath(with_id)),
             *("--isolation", "oci", "--runtime", _runtime(), "--cgroup-parent", self.cgroup),
             *("--runtime-flag", f"root={self._run_dir / 'runtime'}", "--signature-policy", self._policy()),
-            *("--network", f"ns:{self._run_dir / 'net'}", "--dns", _DNS, *self._call_filter()),
+            *("--network", f"ns:{self._run_dir / 'net'}", "--dns", NAME_SERVER, *self._call_filter()),
             *(word for argument in arguments for word in ("--build-arg", argument)),
             *(() if dockerfile is None else ("--file", os.fspath(dockerfile))),
             os.fspath(context),
@@ -378,7 +378,5 @@ def _explained(output: str) -> BuildFailed:
         last = "; ".join(listed)
     last = _GO_VALUE.sub("", last)
     if "no space left on device" in output:
-        return BuildFailed(
-            last, hint="grow the pool (waypoint pool resize SIZE) or remove bases: waypoint base rm"
-        )
+        return BuildFailed(f"{last} (the pool is full)", hint=PoolFull.hint)
     return BuildFailed(last)

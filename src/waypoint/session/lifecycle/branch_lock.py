@@ -61,7 +61,7 @@ def require_publishable(context: Context, session_id: str, name: str | None = No
     if not context.catalogue.session(session_id).is_open:
         raise NotFound("session", session_id, hint="it is being removed: waypoint list")
     if name is not None and context.catalogue.has_name(session_id, name):
-        raise AlreadyExists("branch or checkpoint", name, hint="choose another name")
+        raise AlreadyExists("branch or checkpoint", name)
 
 
 def check_new_names(context: Context, session_id: str, names: Sequence[str]) -> None:
@@ -72,9 +72,9 @@ def check_new_names(context: Context, session_id: str, names: Sequence[str]) -> 
     for name in names:
         parse_name("branch", name)
         if work_dir == os.path.realpath(context.layout.session(session_id) / name):
-            raise AlreadyExists("work directory", name, hint="choose another name")
+            raise AlreadyExists("work directory", name)
         if context.catalogue.has_name(session_id, name):
-            raise AlreadyExists("branch or checkpoint", name, hint="choose another name")
+            raise AlreadyExists("branch or checkpoint", name)
 
 
 def default_name(context: Context, session_id: str, kind: str) -> str:

@@ -130,7 +130,7 @@ def begin_saving(
     branch = running_branch(context, session, branch_name)
     name = name or default_name(context, session.id, "checkpoint")
     if context.catalogue.has_name(session.id, name):
-        raise AlreadyExists("checkpoint or branch", name, hint="choose another name")
+        raise AlreadyExists("checkpoint or branch", name)
     return Saving(
         context=context,
         session=session,
