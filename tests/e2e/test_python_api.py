@@ -69,6 +69,52 @@ def test_a_plain_exec_of_the_command_line_loads_only_what_it_needs() -> None:
     assert set(not_needed.split()) & set(ended.stdout.split()) == set()
 
 
+RUN = """
+import sys
+from waypoint.cli.main import main
+code = main(sys.argv[1:])
+print(*sys.modules, file=sys.stderr)
+sys.exit(code)
+"""
+OF_OTHER_VERBS = """
+waypoint.kernel.apt waypoint.kernel.bases waypoint.kernel.probe waypoint.kernel.criu.foreign waypoint.kernel.copy.file_tree
+waypoint.session.bases waypoint.session.terminals waypoint.session.new_session waypoint.session.branch_files
+waypoint.session.network.port_forwards waypoint.session.background.attendant waypoint.session.lifecycle.recovery
+waypoint.session.lifecycle.host_program waypoint.session.lifecycle.create waypoint.session.lifecycle.suspend
+waypoint.shell.emulator waypoint.cli.bases waypoint.cli.creation waypoint.cli.files waypoint.cli.host waypoint.cli.terminals
+tarfile tempfile uuid
+"""
+"""What other verbs are made of; each of the common ones does without."""
+
+
+def test_a_common_verb_imports_only_what_it_needs(
+    state_dir: Path, workspace: Path, leaves_nothing_behind: None
+) -> None:
+    with package.Waypoint(os.fspath(state_dir)) as wp:
+        session = wp.create(workspace)
+        session.snapshot("ready")
+        verbs = {
+            ("snapshot", session.id): {"fork", "restore"},
+            ("restore", session.id, "ready"): {"fork", "snapshot"},
+            ("fork", session.id, "ready"): {"restore", "snapshot"},
+            ("list", session.id): {"fork", "restore", "snapshot", "endings"},
+        }
+        for words, others in verbs.items():
+            ended = subprocess.run(
+                [sys.executable, "-I", "-c", RUN, "--state-dir", os.fspath(state_dir), *words],
+                capture_output=True,
+                check=True,
+                text=True,
+            )
+            loaded = set(ended.stderr.split())
+            forbidden = {
+                *OF_OTHER_VERBS.split(),
+                *(f"waypoint.session.lifecycle.{other}" for other in others),
+            }
+            assert forbidden & loaded == set(), words
+        session.cleanup()
+
+
 def test_the_package_works_from_another_directory_than_the_clone(tmp_path: Path) -> None:
     code = "import waypoint; print(waypoint.open.__doc__ is not None, waypoint.Session.__name__)"
     ended = subprocess.run([sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, check=True)

@@ -6,11 +6,9 @@ import pytest
 
 from waypoint.cli.exec import parse_exec
 from waypoint.cli.older import FORMS, Form, Translation, UnknownCommand, translate, translate_exec
-from waypoint.cli.parser import grammar, verb_names
+from waypoint.cli.parser import VERBS
 from waypoint.config import CHECKPOINT_LITE, WAYPOINT
 from waypoint.errors import UsageError
-
-VERBS = verb_names(grammar())
 
 
 def told(line: str | Sequence[str], program: str = WAYPOINT) -> Translation:

@@ -20,7 +20,7 @@ from waypoint.cli.failure import guarded, print_older_error
 from waypoint.cli.grammar.verbs import Verb
 from waypoint.cli.known import is_session
 from waypoint.cli.older import Translation, UnknownCommand, translate
-from waypoint.cli.parser import grammar, parse, verb_names
+from waypoint.cli.parser import VERBS, grammar, parse
 from waypoint.cli.phases import with_phases
 from waypoint.config import WAYPOINT, config_files, find_state_dir, read_settings
 from waypoint.errors import UsageError
@@ -34,16 +34,15 @@ EXIT_OLDER = 1
 
 def dispatch(words: Sequence[str], *, program: str = WAYPOINT) -> int:
     """Run one command line; return its exit code."""
-    parser = grammar(program)
     if not words:
-        parser.print_help()
+        grammar(program).print_help()
         print(f"\nVersion: v{__version__}, DAPLab")
         return EXIT_OLDER
     try:
         translation = translate(
             words,
             program=program,
-            verbs=verb_names(parser),
+            verbs=VERBS,
             is_session=lambda word: is_session(words, word, program),
         )
     except UnknownCommand as error:
@@ -55,7 +54,7 @@ def dispatch(words: Sequence[str], *, program: str = WAYPOINT) -> int:
     if translation.is_older and (request := parse_exec(translation.words, program)) is not None:
         request.is_older = True  # a plain exec that could not be known for one, because its verb was left out
         return run_exec(request)
-    options = _parse(translation, parser)
+    options = _parse(translation, program)
     if options is None:
         return EXIT_OLDER
     options.program, options.is_older = program, translation.is_older
@@ -73,14 +72,14 @@ def dispatch(words: Sequence[str], *, program: str = WAYPOINT) -> int:
     )
 
 
-def _parse(translation: Translation, parser: argparse.ArgumentParser) -> argparse.Namespace | None:
+def _parse(translation: Translation, program: str) -> argparse.Namespace | None:
     """The options; of an older command line that is wrong, the words of the originals, and nothing."""
     if not translation.is_older:
-        return parse(translation.words, parser)
+        return parse(translation.words, program)
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return parse(translation.words, parser)
+            return parse(translation.words, program)
     except SystemExit as end:
         if not end.code:
             raise

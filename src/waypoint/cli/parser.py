@@ -2,22 +2,29 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import NoReturn
 
 from waypoint import __version__
-from waypoint.cli.grammar.bases import add_base_verbs
-from waypoint.cli.grammar.checkpoints import add_checkpoint_verbs
-from waypoint.cli.grammar.commands import add_command_verbs
-from waypoint.cli.grammar.files import add_file_verbs
-from waypoint.cli.grammar.host import add_host_verbs
-from waypoint.cli.grammar.network import add_network_verbs
-from waypoint.cli.grammar.sessions import add_session_verbs
-from waypoint.cli.grammar.terminals import add_terminal_verbs
 from waypoint.cli.grammar.verbs import Verbs, common_options
 from waypoint.config import WAYPOINT
 
-__all__ = ["grammar", "parse", "verb_names"]
+__all__ = ["VERBS", "grammar", "parse"]
+
+_AREAS: Mapping[str, tuple[str, ...]] = {
+    "host": ("setup", "doctor", "pool", "info", "completion", "version"),
+    "sessions": ("init", "shell", "list", "tree", "destroy", "suspend", "resume", "cleanup"),
+    "commands": ("exec", "jobs", "wait", "output", "interrupt"),
+    "terminals": ("terminal", "send", "screen", "wait-for", "attach"),
+    "checkpoints": ("snapshot", "park", "restore", "fork", "promote"),
+    "files": ("cp",),
+    "network": ("expose", "unexpose", "ports"),
+    "bases": ("build", "base"),
+}
+"""The modules of :mod:`waypoint.cli.grammar`, each with its verbs, so that one is imported if one is typed."""
+
+VERBS = frozenset(verb for verbs in _AREAS.values() for verb in verbs)
 
 OLDER = """\
 The words of the original Waypoint and checkpoint-lite work too, and print what they printed: create, checkpoint,
@@ -34,7 +41,7 @@ WITH_VALUE = frozenset({"--state-dir"})  # options before the verb that take the
 _UNKNOWN_WORD = re.compile(r"argument (?:VERB|ACTION): invalid choice: '(.*)' \(choose from ")
 
 
-def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) -> argparse.Namespace:
+def parse(argv: Sequence[str], program: str = WAYPOINT) -> argparse.Namespace:
     """Parse a command line; a wrong one ends the process with status 2, as usual.
 
     What follows the first ``--`` of an exec is the command and is not looked at.
@@ -47,7 +54,7 @@ def parse(argv: Sequence[str], parser: argparse.ArgumentParser | None = None) ->
     if verb in ("init", "shell"):
         # The older `init --shell DIR` asks for a shell, which every session has; DIR is not the shell's name.
         words = ["--shell=" if word == "--shell" else word for word in words]
-    options = (parser or grammar()).parse_args(words)
+    options = grammar(program, verb).parse_args(words)
     if command is not None:
         options.command = command
     return options
@@ -62,7 +69,7 @@ def _verb_word(words: Sequence[str]) -> str:
     return ""
 
 
-def verb_names(parser: argparse.ArgumentParser) -> frozenset[str]:
+def _names(parser: argparse.ArgumentParser) -> frozenset[str]:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             return frozenset(action.choices)
@@ -77,7 +84,7 @@ class _Parser(argparse.ArgumentParser):
         if unknown:
             from difflib import get_close_matches  # seldom needed
 
-            close = get_close_matches(unknown[1], verb_names(self), n=1)
+            close = get_close_matches(unknown[1], _names(self), n=1)
             meant = f"; do you mean {close[0]}?" if close else ""
             message = (
                 f"there is no {self.prog} {unknown[1]}{meant}\n  hint: {self.prog} --help lists what there is"
@@ -85,7 +92,8 @@ class _Parser(argparse.ArgumentParser):
         super().error(message)
 
 
-def grammar(program: str = WAYPOINT) -> argparse.ArgumentParser:
+def grammar(program: str = WAYPOINT, verb: str = "") -> argparse.ArgumentParser:
+    """Of all verbs, or if one is named, of those that are defined beside it."""
     parser: argparse.ArgumentParser = _Parser(
         prog=program,
         description="Live terminal sessions that can be checkpointed, restored and branched in milliseconds.",
@@ -96,15 +104,8 @@ def grammar(program: str = WAYPOINT) -> argparse.ArgumentParser:
     parser.set_defaults(state_dir=None, json=False, quiet=False, timings=False, verbose=False)
     parser.add_argument("--version", action="version", version=f"{program} version v{__version__}")
     verbs = Verbs(parser.add_subparsers(title="verbs", metavar="VERB", required=True), common_options())
-    for add_verbs in (
-        add_host_verbs,
-        add_session_verbs,
-        add_command_verbs,
-        add_terminal_verbs,
-        add_checkpoint_verbs,
-        add_file_verbs,
-        add_network_verbs,
-        add_base_verbs,
-    ):
-        add_verbs(verbs)
+    for area, names in _AREAS.items():
+        if verb not in VERBS or verb in names:
+            add_verbs: Callable[[Verbs], None] = import_module(f"waypoint.cli.grammar.{area}").add_verbs
+            add_verbs(verbs)
     return parser

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from waypoint.cli.older import FORMS, Form, translate
-from waypoint.cli.parser import grammar, verb_names
+from waypoint.cli.parser import VERBS, grammar
 from waypoint.config import KEYS, WAYPOINT, Key
 
 __all__ = ["with_tables"]
@@ -36,10 +36,9 @@ def verbs_table() -> str:
 def older_table() -> str:
     """The forms of the originals that are not ours too, and which of our words they mean."""
     lines = ["| generation | older form | is |", "|---|---|---|"]
-    verbs = verb_names(grammar())
     for form in FORMS:
         translation = translate(
-            form.words, program=form.program, verbs=verbs, is_session=lambda word: word == "S"
+            form.words, program=form.program, verbs=VERBS, is_session=lambda word: word == "S"
         )
         ours = _shown(form, translation.words)
         lines.append(

@@ -2,8 +2,11 @@
 
 The branch is reached through the root of its init, so that its own mounts are seen, and only by descriptor
 (:mod:`waypoint.kernel.copy.confined`). A copy into a branch holds its lock alone, a copy out of it shares it: no
-checkpoint holds half a copy, and no restore swaps the branch meanwhile. Commands go on.
+checkpoint holds half a copy, and no restore swaps the branch meanwhile. Commands go on. What each does is told by the
+method of :class:`waypoint.session.branch_verbs.BranchVerbs` of its name.
 """
+
+from __future__ import annotations
 
 import errno
 import os
@@ -37,186 +40,174 @@ from waypoint.store.lock import locked
 if TYPE_CHECKING:
     from waypoint.kernel.copy.tar_stream import Readable, Writable
 
-__all__ = ["BranchFiles", "copy_between"]
+__all__ = [
+    "Path",
+    "Progress",
+    "Where",
+    "copy_between",
+    "download",
+    "download_tar",
+    "read_file",
+    "upload",
+    "upload_tar",
+    "write_file",
+]
 
-_Path = str | PathLike[str]
-_Progress = Callable[[CopyResult], None]
+Where = tuple[Context, SessionRecord, str]
+"""The branch that is meant, by its session and name."""
+Path = str | PathLike[str]
+Progress = Callable[[CopyResult], None]
 
 
-class BranchFiles:
-    """What can be done with the files of a branch. Paths in it are absolute; ``docs/files.md`` has the rules."""
+def read_file(where: Where, path: Path, *, wait: bool = True) -> bytes:
+    inside = _inside(path)
+    with (
+        _reached(where, OperationKind.READ_FILE, writes=False, wait=wait) as root,
+        _found(root, inside, follow=True) as found,
+    ):
+        require_regular(found, root.shown(inside))
+        with reopened(found, READING) as content:
+            return read_content(content, root.shown(inside))
 
-    __slots__ = ()
 
-    def _where(self) -> tuple[Context, SessionRecord, str]:
-        """The branch that is meant."""
-        raise NotImplementedError
+def write_file(where: Where, path: Path, data: bytes | str, mode: int = 0o644, *, wait: bool = True) -> None:
+    inside = _inside(path)
+    content = data.encode() if isinstance(data, str) else data
+    if not 0 <= mode <= PERMISSIONS:
+        raise UsageError(f"a file mode of {mode:#o}", hint="0 to 0o777: read, write and execute bits")
 
-    def read_file(self, path: _Path, *, wait: bool = True) -> bytes:
-        """The content of a file. A link is followed, but never out of the branch."""
-        inside = _inside(path)
-        with (
-            self._reached(OperationKind.READ_FILE, writes=False, wait=wait) as root,
-            _found(root, inside, follow=True) as found,
-        ):
-            require_regular(found, root.shown(inside))
+    def fill(made: int) -> None:
+        write_all(made, content, 0)
+        os.fchmod(made, mode)
+
+    with (
+        _reached(where, OperationKind.WRITE_FILE, writes=True, wait=wait) as root,
+        root.destination(inside) as destination,
+    ):
+        put_file(destination, fill)
+
+
+def upload(
+    where: Where,
+    host_path: Path,
+    path: Path,
+    *,
+    links: bool = False,
+    follow: bool = False,
+    wait: bool = True,
+    on_progress: Progress | None = None,
+) -> CopyResult:
+    outside, inside = _outside(host_path), _inside(path)
+    job = CopyJob(keeps_links=links, on_progress=on_progress)
+    with host_root() as host, _reached(where, OperationKind.UPLOAD, writes=True, wait=wait) as root:
+        copy_between(host, outside, root, inside, job, follow=follow)
+    return job.result()
+
+
+def download(
+    where: Where,
+    path: Path,
+    host_path: Path,
+    *,
+    links: bool = False,
+    follow: bool = False,
+    wait: bool = True,
+    on_progress: Progress | None = None,
+) -> CopyResult:
+    inside, outside = _inside(path), _outside(host_path)
+    job = CopyJob(keeps_links=links, on_progress=on_progress)
+    with host_root() as host, _reached(where, OperationKind.DOWNLOAD, writes=False, wait=wait) as root:
+        copy_between(root, inside, host, outside, job, follow=follow)
+    return job.result()
+
+
+def upload_tar(
+    where: Where,
+    stream: Readable,
+    path: Path,
+    *,
+    links: bool = False,
+    wait: bool = True,
+    on_progress: Progress | None = None,
+) -> CopyResult:
+    from waypoint.kernel.copy.tar_stream import unpack_tar  # tarfile takes a while to import
+
+    inside = _inside(path)
+    job = CopyJob(keeps_links=links, on_progress=on_progress)
+    with (
+        _reached(where, OperationKind.UPLOAD, writes=True, wait=wait) as root,
+        root.destination(inside) as destination,
+    ):
+        if destination.names and status_of(destination.directory, destination.names[0]) is not None:
+            raise CopyFailed(
+                destination.shown,
+                "a tar stream is unpacked into a directory, and something else is there",
+            )
+        put_directory(destination, lambda made: unpack_tar(stream, made, job))
+    return job.result()
+
+
+def download_tar(
+    where: Where,
+    path: Path,
+    stream: Writable,
+    *,
+    links: bool = False,
+    wait: bool = True,
+    on_progress: Progress | None = None,
+) -> CopyResult:
+    from waypoint.kernel.copy.tar_stream import TarWriter
+
+    inside = _inside(path)
+    job = CopyJob(keeps_links=links, on_progress=on_progress)
+    with (
+        _reached(where, OperationKind.DOWNLOAD, writes=False, wait=wait) as root,
+        _found(root, inside) as found,
+    ):
+        status, shown = os.fstat(found), root.shown(inside)
+        name = os.path.basename(inside.rstrip("/"))
+        name = "." if name in ("", "..") else name
+        writer = TarWriter(stream, job)
+        if stat.S_ISDIR(status.st_mode):
+            with reopened(found, os.O_RDONLY | os.O_DIRECTORY) as directory:
+                check_tree(directory, job, shown.rstrip("/"))
+                writer.add_directory(directory, name, shown.rstrip("/"))
+        elif stat.S_ISREG(status.st_mode):
             with reopened(found, READING) as content:
-                return read_content(content, root.shown(inside))
+                writer.add_file(content, name, shown)
+        elif stat.S_ISLNK(status.st_mode) and links:
+            writer.add_link(os.readlink("", dir_fd=found), name, status)
+        else:
+            refuse(status.st_mode, shown)
+        writer.end()
+    return job.result()
 
-    def write_file(self, path: _Path, data: bytes | str, mode: int = 0o644, *, wait: bool = True) -> None:
-        """Make ``data`` (text as UTF-8) the content of a file, all at once; missing directories are made.
 
-        A link at ``path`` is replaced, not followed.
-        """
-        inside = _inside(path)
-        content = data.encode() if isinstance(data, str) else data
-        if not 0 <= mode <= PERMISSIONS:
-            raise UsageError(f"a file mode of {mode:#o}", hint="0 to 0o777: read, write and execute bits")
-
-        def fill(made: int) -> None:
-            write_all(made, content, 0)
-            os.fchmod(made, mode)
-
-        with (
-            self._reached(OperationKind.WRITE_FILE, writes=True, wait=wait) as root,
-            root.destination(inside) as destination,
-        ):
-            put_file(destination, fill)
-
-    def upload(
-        self,
-        host_path: _Path,
-        path: _Path,
-        *,
-        links: bool = False,
-        follow: bool = False,
-        wait: bool = True,
-        on_progress: _Progress | None = None,
-    ) -> CopyResult:
-        """Copy a file or directory of the host into the branch. With ``links``, links as links; with ``follow``, what
-        ``host_path`` itself leads to if it is one.
-
-        A directory is merged into one that is there; a file goes into it. Anything else is replaced.
-        """
-        outside, inside = _outside(host_path), _inside(path)
-        job = CopyJob(keeps_links=links, on_progress=on_progress)
-        with host_root() as host, self._reached(OperationKind.UPLOAD, writes=True, wait=wait) as root:
-            copy_between(host, outside, root, inside, job, follow=follow)
-        return job.result()
-
-    def download(
-        self,
-        path: _Path,
-        host_path: _Path,
-        *,
-        links: bool = False,
-        follow: bool = False,
-        wait: bool = True,
-        on_progress: _Progress | None = None,
-    ) -> CopyResult:
-        """Copy a file or directory of the branch to the host, as :meth:`upload` does the other way.
-
-        With ``follow``, ``path`` may be a link; it never leads out of the branch.
-        """
-        inside, outside = _inside(path), _outside(host_path)
-        job = CopyJob(keeps_links=links, on_progress=on_progress)
-        with host_root() as host, self._reached(OperationKind.DOWNLOAD, writes=False, wait=wait) as root:
-            copy_between(root, inside, host, outside, job, follow=follow)
-        return job.result()
-
-    def upload_tar(
-        self,
-        stream: "Readable",
-        path: _Path,
-        *,
-        links: bool = False,
-        wait: bool = True,
-        on_progress: _Progress | None = None,
-    ) -> CopyResult:
-        """Unpack a tar archive, compressed or not, into a directory of the branch, which is made if missing.
-
-        Nothing changes there before all of the archive was read and found harmless.
-        """
-        from waypoint.kernel.copy.tar_stream import unpack_tar  # tarfile takes a while to import
-
-        inside = _inside(path)
-        job = CopyJob(keeps_links=links, on_progress=on_progress)
-        with (
-            self._reached(OperationKind.UPLOAD, writes=True, wait=wait) as root,
-            root.destination(inside) as destination,
-        ):
-            if destination.names and status_of(destination.directory, destination.names[0]) is not None:
-                raise CopyFailed(
-                    destination.shown,
-                    "a tar stream is unpacked into a directory, and something else is there",
-                )
-            put_directory(destination, lambda made: unpack_tar(stream, made, job))
-        return job.result()
-
-    def download_tar(
-        self,
-        path: _Path,
-        stream: "Writable",
-        *,
-        links: bool = False,
-        wait: bool = True,
-        on_progress: _Progress | None = None,
-    ) -> CopyResult:
-        """Write a file or directory of the branch as a tar archive; its members begin with its own name.
-
-        Those of a path that ends in ``/.`` begin with ``.`` instead.
-        """
-        from waypoint.kernel.copy.tar_stream import TarWriter
-
-        inside = _inside(path)
-        job = CopyJob(keeps_links=links, on_progress=on_progress)
-        with (
-            self._reached(OperationKind.DOWNLOAD, writes=False, wait=wait) as root,
-            _found(root, inside) as found,
-        ):
-            status, shown = os.fstat(found), root.shown(inside)
-            name = os.path.basename(inside.rstrip("/"))
-            name = "." if name in ("", "..") else name
-            writer = TarWriter(stream, job)
-            if stat.S_ISDIR(status.st_mode):
-                with reopened(found, os.O_RDONLY | os.O_DIRECTORY) as directory:
-                    check_tree(directory, job, shown.rstrip("/"))
-                    writer.add_directory(directory, name, shown.rstrip("/"))
-            elif stat.S_ISREG(status.st_mode):
-                with reopened(found, READING) as content:
-                    writer.add_file(content, name, shown)
-            elif stat.S_ISLNK(status.st_mode) and links:
-                writer.add_link(os.readlink("", dir_fd=found), name, status)
-            else:
-                refuse(status.st_mode, shown)
-            writer.end()
-        return job.result()
-
-    @contextmanager
-    def _reached(self, kind: OperationKind, *, writes: bool, wait: bool) -> Iterator[Root]:
-        """The root of the running branch, under its lock."""
-        context, session, name = self._where()
-        timeline = Timeline(kind)
-        where = f"branch {name!r} of session {session.id}"
-        context.catalogue.branch(session.id, name)  # a lock file is made only for what exists
-        with locked(context.branch_lock(session.id, name), what=where, wait=wait, shared=not writes):
-            if writes:
-                settle_abandoned(context, session.id, name)
-            branch = context.catalogue.branch(session.id, name)
-            if branch.is_suspended:
-                raise Suspended(session.id, name)
-            cgroup = context.platform.cgroup(branch.incarnation)
-            with ExitStack() as stack:
-                try:
-                    root = stack.enter_context(process_root(branch.init_pid, cgroup, f"{name}:"))
-                except ProcessLookupError as error:
-                    raise Broken(
-                        f"{where} is not running",
-                        hint=f"bring a checkpoint back: waypoint restore {session.id}:{name} NAME",
-                    ) from error
-                with timeline.step("copy"), _explained(where, writes=writes):
-                    yield root
-        context.catalogue.record(kind, session.id, name, timeline.total_ms(), timeline.phases_ms)
+@contextmanager
+def _reached(where: Where, kind: OperationKind, *, writes: bool, wait: bool) -> Iterator[Root]:
+    """The root of the running branch, under its lock."""
+    context, session, name = where
+    timeline = Timeline(kind)
+    what = f"branch {name!r} of session {session.id}"
+    context.catalogue.branch(session.id, name)  # a lock file is made only for what exists
+    with locked(context.branch_lock(session.id, name), what=what, wait=wait, shared=not writes):
+        if writes:
+            settle_abandoned(context, session.id, name)
+        branch = context.catalogue.branch(session.id, name)
+        if branch.is_suspended:
+            raise Suspended(session.id, name)
+        cgroup = context.platform.cgroup(branch.incarnation)
+        with ExitStack() as stack:
+            try:
+                root = stack.enter_context(process_root(branch.init_pid, cgroup, f"{name}:"))
+            except ProcessLookupError as error:
+                raise Broken(
+                    f"{what} is not running",
+                    hint=f"bring a checkpoint back: waypoint restore {session.id}:{name} NAME",
+                ) from error
+            with timeline.step("copy"), _explained(what, writes=writes):
+                yield root
+    context.catalogue.record(kind, session.id, name, timeline.total_ms(), timeline.phases_ms)
 
 
 def copy_between(
@@ -257,18 +248,18 @@ def _found(root: Root, path: str, *, follow: bool = False) -> Iterator[int]:
         yield found
 
 
-def _inside(path: _Path) -> str:
+def _inside(path: Path) -> str:
     text = _checked(path)
     if not text.startswith("/"):
         raise UsageError(f"{text!r} is not an absolute path", hint="paths in a branch begin with /")
     return text
 
 
-def _outside(path: _Path) -> str:
+def _outside(path: Path) -> str:
     return os.path.join(os.getcwd(), _checked(path))
 
 
-def _checked(path: _Path) -> str:
+def _checked(path: Path) -> str:
     text = os.fspath(path)
     try:
         is_path = bool(os.fsencode(text)) and "\0" not in text
@@ -292,8 +283,5 @@ def _explained(where: str, *, writes: bool) -> Iterator[None]:
                 f"cannot copy: the disk limit is reached ({where})", hint="delete files in the branch"
             ) from error
         if writes and error.errno == errno.ENOSPC:
-            raise PoolFull(
-                f"cannot copy: the pool has no space left ({where})",
-                hint="grow it (waypoint pool resize SIZE) or remove sessions (waypoint cleanup SESSION)",
-            ) from error
+            raise PoolFull(f"cannot copy: the pool has no space left ({where})") from error
         raise CopyFailed(str(error.filename or where), error.strerror or str(error)) from error

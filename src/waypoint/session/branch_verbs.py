@@ -1,32 +1,33 @@
-"""What can be done with one branch. A branch has these verbs, and so has a session: there they act on its branch ``main``."""
+"""What can be done with one branch. A branch has these verbs, and so has a session: there they act on its branch ``main``.
+
+What a verb needs is imported when it is called: a command line that starts has one verb only (adr 3).
+"""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from waypoint.errors import UsageError
 from waypoint.model import CheckpointKind, CheckpointRecord
 from waypoint.names import MAIN, parse_name
-from waypoint.session.background.attendant import ensure_attendant
-from waypoint.session.branch_files import BranchFiles
-from waypoint.session.commands.branch_address import BranchAddress
-from waypoint.session.commands.exec import CommandResult, run_command, start_command
-from waypoint.session.commands.isolated import Input, run_isolated, start_isolated
-from waypoint.session.commands.jobs import Job, list_jobs
-from waypoint.session.commands.stream import CommandStream
-from waypoint.session.lifecycle.host_program import restore_with_program, snapshot_with_program
-from waypoint.session.lifecycle.restore import restore_branch
-from waypoint.session.lifecycle.snapshot import snapshot_branch
-from waypoint.session.network.port_forwards import ensure_forwarder
-from waypoint.session.terminals import open_and_type
-from waypoint.shell.protocol import JobStatus, TerminalStatus
-from waypoint.shell.terminal import WindowSize
+from waypoint.session.background.start import start_background
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from waypoint.kernel.copy.tar_stream import Readable, Writable
+    from waypoint.model import CopyResult
+    from waypoint.session import branch_files
+    from waypoint.session.branch_files import Where
+    from waypoint.session.commands.branch_address import BranchAddress
+    from waypoint.session.commands.exec import CommandResult
+    from waypoint.session.commands.isolated import Input
+    from waypoint.session.commands.jobs import Job
+    from waypoint.session.commands.stream import CommandStream
+    from waypoint.shell.protocol import JobStatus, TerminalStatus
     from waypoint.shell.screen import Screen
+    from waypoint.shell.terminal import WindowSize
 
 __all__ = ["COLLECTED_BYTES_MAX", "BranchVerbs", "checkpoint_name"]
 
@@ -34,14 +35,20 @@ COLLECTED_BYTES_MAX = 64 << 20
 """How much output a command may write when it is collected in memory, unless the caller says otherwise."""
 
 
-class BranchVerbs(BranchFiles):
-    """Files, commands, jobs and terminals of one branch; it is saved and restored."""
+class BranchVerbs:
+    """Commands, jobs, terminals and files of one branch; it is saved and restored."""
 
     __slots__ = ()
+
+    def _where(self) -> Where:
+        """The branch that is meant."""
+        raise NotImplementedError
 
     @property
     def address(self) -> BranchAddress:
         """How to reach the branch."""
+        from waypoint.session.commands.branch_address import BranchAddress
+
         context, session, name = self._where()
         return BranchAddress(str(context.layout.state_dir), context.catalogue, session.id, name)
 
@@ -68,6 +75,8 @@ class BranchVerbs(BranchFiles):
         """
         context, session, branch = self._where()
         if pid is None:
+            from waypoint.session.lifecycle.snapshot import snapshot_branch
+
             saved = snapshot_branch(context, session, branch, name, files_only=files_only, wait=wait)
         elif files_only or branch != MAIN:
             raise UsageError(
@@ -75,8 +84,10 @@ class BranchVerbs(BranchFiles):
                 hint="leave out the other branch, or files_only",
             )
         else:
+            from waypoint.session.lifecycle.host_program import snapshot_with_program
+
             saved = snapshot_with_program(context, session, name, pid, wait=wait)
-        ensure_attendant(context, session)
+        start_background(context, session)
         return saved
 
     def restore(self, checkpoint: CheckpointRecord | str, *, wait: bool = True) -> CheckpointRecord:
@@ -87,11 +98,14 @@ class BranchVerbs(BranchFiles):
         context, session, branch = self._where()
         restored = context.catalogue.checkpoint(session.id, checkpoint_name(checkpoint))
         if restored.kind is CheckpointKind.PROCESS and branch == MAIN:
+            from waypoint.session.lifecycle.host_program import restore_with_program
+
             restore_with_program(context, session, restored, wait=wait)
         else:
+            from waypoint.session.lifecycle.restore import restore_branch
+
             restore_branch(context, session, branch, restored, wait=wait)
-        ensure_attendant(context, session)
-        ensure_forwarder(context, session)
+        start_background(context, session)
         return restored
 
     # -- commands
@@ -111,6 +125,8 @@ class BranchVerbs(BranchFiles):
         The exit code is the command's own. With ``on_output`` the output goes there as it comes and is not
         collected. A second caller waits its turn, or gets Busy with ``wait=False``.
         """
+        from waypoint.session.commands.exec import run_command
+
         return run_command(
             self.address,
             command,
@@ -131,6 +147,8 @@ class BranchVerbs(BranchFiles):
         output_limit: int | None = None,
     ) -> CommandStream:
         """Run ``command`` as exec() does, and iterate over its output while it runs."""
+        from waypoint.session.commands.stream import CommandStream
+
         return CommandStream(
             self.address,
             command,
@@ -157,6 +175,8 @@ class BranchVerbs(BranchFiles):
 
         Its outputs are apart (``output``, ``errors``). Any number may run at once, also while the shell is busy.
         """
+        from waypoint.session.commands.isolated import run_isolated
+
         return run_isolated(
             self.address,
             command,
@@ -172,6 +192,9 @@ class BranchVerbs(BranchFiles):
 
     def start(self, command: str, *, terminal: str = MAIN, wait: bool = True) -> Job:
         """Start ``command`` in the branch's shell and leave it to itself. The shell is busy until it ends."""
+        from waypoint.session.commands.exec import start_command
+        from waypoint.session.commands.jobs import Job
+
         return Job(self.address, start_command(self.address, command, terminal=terminal, wait=wait))
 
     def start_isolated(
@@ -183,21 +206,30 @@ class BranchVerbs(BranchFiles):
         user: str | None = None,
     ) -> Job:
         """Start ``command`` beside the shells and leave it to itself."""
+        from waypoint.session.commands.isolated import start_isolated
+        from waypoint.session.commands.jobs import Job
+
         return Job(self.address, start_isolated(self.address, command, cwd=cwd, env=env, user=user))
 
     # -- jobs
 
     def jobs(self) -> list[JobStatus]:
         """The commands that the branch keeps, running and ended, oldest first."""
+        from waypoint.session.commands.jobs import list_jobs
+
         return list_jobs(self.address)
 
     def job(self, number: int) -> Job:
+        from waypoint.session.commands.jobs import Job
+
         return Job(self.address, number)
 
     # -- terminals
 
     def terminals(self) -> list[TerminalStatus]:
-        return open_and_type.list_terminals(self.address)
+        from waypoint.session.terminals.open_and_type import list_terminals
+
+        return list_terminals(self.address)
 
     def open_terminal(
         self,
@@ -214,24 +246,34 @@ class BranchVerbs(BranchFiles):
         A name whose shell has ended gets a fresh one. ``attended`` is for people: a prompt, the line editor of
         bash, and no variables that tell programs that nobody is there.
         """
-        open_and_type.new_terminal(
-            self.address, name, size=size, shell=shell, cwd=cwd, env=env, attended=attended
-        )
+        from waypoint.session.terminals.open_and_type import new_terminal
+
+        new_terminal(self.address, name, size=size, shell=shell, cwd=cwd, env=env, attended=attended)
 
     def close_terminal(self, name: str) -> None:
-        open_and_type.close_terminal(self.address, name)
+        from waypoint.session.terminals.open_and_type import close_terminal
+
+        close_terminal(self.address, name)
 
     def resize(self, size: WindowSize, *, terminal: str = MAIN) -> None:
         """Give a terminal (rows, columns); its programs get SIGWINCH."""
-        open_and_type.resize_terminal(self.address, terminal, size)
+        from waypoint.session.terminals.open_and_type import resize_terminal
+
+        resize_terminal(self.address, terminal, size)
 
     def interrupt(self, *, terminal: str = MAIN) -> None:
         """As the key Ctrl-C does: SIGINT for what runs in the foreground."""
-        open_and_type.signal_terminal(self.address, terminal, signal.SIGINT)
+        import signal
+
+        from waypoint.session.terminals.open_and_type import signal_terminal
+
+        signal_terminal(self.address, terminal, signal.SIGINT)
 
     def send(self, *keys: str, terminal: str = MAIN, literal: bool = False) -> None:
         """Type text and named keys (``Enter``, ``C-c``, ``Up``), as ``tmux send-keys`` does."""
-        open_and_type.send_keys(self.address, terminal, keys, literal=literal)
+        from waypoint.session.terminals.open_and_type import send_keys
+
+        send_keys(self.address, terminal, keys, literal=literal)
 
     def screen(self, *, terminal: str = MAIN, scrollback: int = 0) -> Screen:
         """What the terminal shows now."""
@@ -254,6 +296,100 @@ class BranchVerbs(BranchFiles):
         from waypoint.session.terminals.screen import wait_for  # as above
 
         return wait_for(self.address, terminal, text=text, idle_ms=idle_ms, exit=exit, timeout_s=timeout_s)
+
+    # -- files; paths in the branch are absolute; docs/files.md has the rules
+
+    def read_file(self, path: branch_files.Path, *, wait: bool = True) -> bytes:
+        """The content of a file. A link is followed, but never out of the branch."""
+        from waypoint.session.branch_files import read_file
+
+        return read_file(self._where(), path, wait=wait)
+
+    def write_file(
+        self, path: branch_files.Path, data: bytes | str, mode: int = 0o644, *, wait: bool = True
+    ) -> None:
+        """Make ``data`` (text as UTF-8) the content of a file, all at once; missing directories are made.
+
+        A link at ``path`` is replaced, not followed.
+        """
+        from waypoint.session.branch_files import write_file
+
+        write_file(self._where(), path, data, mode, wait=wait)
+
+    def upload(
+        self,
+        host_path: branch_files.Path,
+        path: branch_files.Path,
+        *,
+        links: bool = False,
+        follow: bool = False,
+        wait: bool = True,
+        on_progress: branch_files.Progress | None = None,
+    ) -> CopyResult:
+        """Copy a file or directory of the host into the branch. With ``links``, links as links; with ``follow``, what
+        ``host_path`` itself leads to if it is one.
+
+        A directory is merged into one that is there; a file goes into it. Anything else is replaced.
+        """
+        from waypoint.session.branch_files import upload
+
+        return upload(
+            self._where(), host_path, path, links=links, follow=follow, wait=wait, on_progress=on_progress
+        )
+
+    def download(
+        self,
+        path: branch_files.Path,
+        host_path: branch_files.Path,
+        *,
+        links: bool = False,
+        follow: bool = False,
+        wait: bool = True,
+        on_progress: branch_files.Progress | None = None,
+    ) -> CopyResult:
+        """Copy a file or directory of the branch to the host, as :meth:`upload` does the other way.
+
+        With ``follow``, ``path`` may be a link; it never leads out of the branch.
+        """
+        from waypoint.session.branch_files import download
+
+        return download(
+            self._where(), path, host_path, links=links, follow=follow, wait=wait, on_progress=on_progress
+        )
+
+    def upload_tar(
+        self,
+        stream: Readable,
+        path: branch_files.Path,
+        *,
+        links: bool = False,
+        wait: bool = True,
+        on_progress: branch_files.Progress | None = None,
+    ) -> CopyResult:
+        """Unpack a tar archive, compressed or not, into a directory of the branch, which is made if missing.
+
+        Nothing changes there before all of the archive was read and found harmless.
+        """
+        from waypoint.session.branch_files import upload_tar
+
+        return upload_tar(self._where(), stream, path, links=links, wait=wait, on_progress=on_progress)
+
+    def download_tar(
+        self,
+        path: branch_files.Path,
+        stream: Writable,
+        *,
+        links: bool = False,
+        wait: bool = True,
+        on_progress: branch_files.Progress | None = None,
+    ) -> CopyResult:
+        """Write a file or directory of the branch as a tar archive; its members begin with its own name.
+
+        Those of a path that ends in ``/.`` begin with ``.`` instead.
+        """
+        from waypoint.session.branch_files import download_tar
+
+        return download_tar(self._where(), path, stream, links=links, wait=wait, on_progress=on_progress)
 
 
 def _limit(output_limit: int | None, on_output: Callable[[bytes], None] | None) -> int | None:

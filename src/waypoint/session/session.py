@@ -1,32 +1,24 @@
-"""Handles on what lives: a session, and a branch of it. They hold no state; the catalogue does."""
+"""Handles on what lives: a session, and a branch of it. They hold no state; the catalogue does.
+
+What a verb needs is imported when it is called, as in :mod:`waypoint.session.branch_verbs`.
+"""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from waypoint.engine.usage import branch_usage
 from waypoint.errors import NotFound, UsageError
-from waypoint.model import BranchRecord, CheckpointRecord, OperationRecord, SessionRecord
+from waypoint.model import BranchRecord, CheckpointKind, CheckpointRecord, OperationRecord, SessionRecord
 from waypoint.names import MAIN, parse_name
-from waypoint.session.background.attendant import await_attendant_end, ensure_attendant
+from waypoint.session.background.start import start_background
 from waypoint.session.branch_verbs import BranchVerbs, checkpoint_name
 from waypoint.session.context import Context
-from waypoint.session.lifecycle.branch_lock import check_new_names, default_branch_names
-from waypoint.session.lifecycle.fork import fork_checkpoint
-from waypoint.session.lifecycle.host_program import program_of
-from waypoint.session.lifecycle.park import park_branch
-from waypoint.session.lifecycle.promote import promote_branch
-from waypoint.session.lifecycle.remove import cleanup_session, destroy_branch
-from waypoint.session.lifecycle.resume import resume_session
-from waypoint.session.lifecycle.suspend import suspend_session
-from waypoint.session.network.port_forwards import (
-    ExposedPort,
-    expose_port,
-    exposed_ports,
-    lead_again,
-    settle_forwarder,
-    unexpose_port,
-)
-from waypoint.session.status import SessionStatus, read_status
+
+if TYPE_CHECKING:
+    from waypoint.session.network.port_forwards import ExposedPort
+    from waypoint.session.status import SessionStatus
 
 __all__ = ["Branch", "Session"]
 
@@ -37,7 +29,7 @@ FORKS_MAX = 256
 class Branch(BranchVerbs):
     """One live environment of a session."""
 
-    session: "Session"
+    session: Session
     name: str
 
     @property
@@ -58,6 +50,8 @@ class Branch(BranchVerbs):
 
         Nothing of a branch that does not run.
         """
+        from waypoint.engine.usage import branch_usage
+
         context, limits = self.session.context, self.session.record.settings.limits
         return branch_usage(context.platform, limits, self.record.incarnation)
 
@@ -66,13 +60,17 @@ class Branch(BranchVerbs):
 
     def park(self, name: str | None = None, *, wait: bool = True) -> CheckpointRecord:
         """Save the branch and let it go, in one operation; its name is free then. ``main`` cannot be parked."""
+        from waypoint.session.lifecycle.park import park_branch
+        from waypoint.session.network.port_forwards import settle_forwarder
+
         parked = park_branch(self.session.context, self.session.record, self.name, name, wait=wait)
         settle_forwarder(self.session.context, self.session.id)
-        ensure_attendant(self.session.context, self.session.record)
         return parked
 
-    def promote(self, over: str = MAIN, *, wait: bool = True) -> "Branch":
+    def promote(self, over: str = MAIN, *, wait: bool = True) -> Branch:
         """Let the branch ``over`` go on as this one, whose name goes; what ``over`` was is given up. Returns it."""
+        from waypoint.session.lifecycle.promote import promote_branch
+
         promote_branch(
             self.session.context, self.session.record, self.name, parse_name("branch", over), wait=wait
         )
@@ -80,6 +78,9 @@ class Branch(BranchVerbs):
 
     def destroy(self, *, wait: bool = True) -> None:
         """End the branch; its checkpoints stay."""
+        from waypoint.session.lifecycle.remove import destroy_branch
+        from waypoint.session.network.port_forwards import settle_forwarder
+
         destroy_branch(self.session.context, self.session.record, self.name, wait=wait)
         settle_forwarder(self.session.context, self.session.id)
 
@@ -88,11 +89,15 @@ class Branch(BranchVerbs):
 
         ``host_port`` is by default the same number if it is free, else any that is.
         """
+        from waypoint.session.network.port_forwards import expose_port
+
         expose_port(self.session.context, self.session.record, self.name, port, host_port)
         return next(e for e in self.session.ports() if (e.branch, e.port) == (self.name, port))
 
     def unexpose(self, port: int) -> None:
         """Let nothing lead to that port any more; connections under way end."""
+        from waypoint.session.network.port_forwards import unexpose_port
+
         unexpose_port(self.session.context, self.session.record, self.name, port)
 
 
@@ -135,6 +140,8 @@ class Session(BranchVerbs):
 
     def status(self, *, with_files: bool = False) -> SessionStatus:
         """The session, its branches and checkpoints as they are at one moment; ``with_files`` also how large their files are."""
+        from waypoint.session.status import read_status
+
         return read_status(self.context, self.id, with_files=with_files)
 
     def operations(self) -> list[OperationRecord]:
@@ -143,12 +150,17 @@ class Session(BranchVerbs):
 
     def ports(self) -> list[ExposedPort]:
         """The ports of its branches that the host's loopback leads to."""
+        from waypoint.session.network.port_forwards import exposed_ports
+
         return exposed_ports(self.context, self.record)
 
     def program_pid(self, checkpoint: CheckpointRecord) -> int | None:
         """The pid of the program of the host that a checkpoint holds, if it holds one."""
-        program = program_of(self.context, checkpoint)
-        return None if program is None else program.pid
+        if checkpoint.kind is not CheckpointKind.PROCESS:
+            return None
+        from waypoint.session.lifecycle.host_program import program_of
+
+        return program_of(self.context, checkpoint).pid
 
     def fork(
         self,
@@ -161,6 +173,9 @@ class Session(BranchVerbs):
 
         They are made at the same time, each whole or not at all. ``ids`` names them.
         """
+        from waypoint.session.lifecycle.branch_lock import check_new_names, default_branch_names
+        from waypoint.session.lifecycle.fork import fork_checkpoint
+
         if ids is not None and n is not None and len(ids) != n:
             raise UsageError(
                 f"{n} branches but {len(ids)} names", hint="give one of the two, or as many names"
@@ -174,7 +189,7 @@ class Session(BranchVerbs):
         checkpoint = self._fork_source(source)
         names = ids or default_branch_names(self.context, self.id, count)
         made = fork_checkpoint(self.context, self.record, checkpoint, names)
-        ensure_attendant(self.context, self.record)
+        start_background(self.context, self.record)
         return [Branch(self, record.name) for record in made]
 
     @property
@@ -188,6 +203,10 @@ class Session(BranchVerbs):
         With ``drop`` what was not saved is given up: each branch comes back at its head. Returns the points at which
         the branches come back; one that was never saved has none, and starts anew from its base.
         """
+        from waypoint.session.background.attendant import await_attendant_end
+        from waypoint.session.lifecycle.suspend import suspend_session
+        from waypoint.session.network.port_forwards import settle_forwarder
+
         points = suspend_session(self.context, self.record, drop=drop)
         settle_forwarder(self.context, self.id)
         if self.is_suspended:
@@ -196,10 +215,13 @@ class Session(BranchVerbs):
 
     def resume(self) -> list[Branch]:
         """Bring every suspended branch back at its saved point, with its ports. None are: nothing is done."""
+        from waypoint.session.lifecycle.resume import resume_session
+        from waypoint.session.network.port_forwards import lead_again
+
         try:
             resumed = resume_session(self.context, self.record)
         finally:  # some may be back although others are not
-            ensure_attendant(self.context, self.record)
+            start_background(self.context, self.record)
             lead_again(self.context, self.record)
         return [Branch(self, record.name) for record in resumed]
 
@@ -208,6 +230,9 @@ class Session(BranchVerbs):
 
     def cleanup(self, *, force: bool = False) -> None:
         """Remove the session with everything in it."""
+        from waypoint.session.background.attendant import await_attendant_end
+        from waypoint.session.lifecycle.remove import cleanup_session
+
         cleanup_session(self.context, self.record, force=force)
         await_attendant_end(self.context, self.record)
 

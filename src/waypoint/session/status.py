@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from waypoint.engine.host_program import read_program
 from waypoint.engine.usage import branch_usage
 from waypoint.model import BranchRecord, CheckpointKind, CheckpointRecord, OperationRecord, SessionRecord
 from waypoint.names import MAIN
@@ -186,6 +185,8 @@ class _Found:
 
 def _saved_pid(context: Context, checkpoint: CheckpointRecord) -> int | None:
     if checkpoint.kind is CheckpointKind.PROCESS:
+        from waypoint.engine.host_program import read_program  # few sessions have any
+
         return read_program(context.layout.checkpoint_program(checkpoint.id)).pid
     return 1 if checkpoint.kind is CheckpointKind.FULL else None
 

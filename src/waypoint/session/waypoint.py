@@ -1,35 +1,34 @@
-"""The way in: open a state directory, create and find sessions."""
+"""The way in: open a state directory, create and find sessions.
+
+What a verb needs is imported when it is called, as in :mod:`waypoint.session.branch_verbs`.
+"""
+
+from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
+from typing import TYPE_CHECKING
 
 from waypoint.config import config_files, find_state_dir
-from waypoint.engine.limits import check_limits
-from waypoint.errors import Busy, UsageError
-from waypoint.model import Limits, Network, Secret, SessionSettings, Volume, Walls
+from waypoint.errors import Busy
 from waypoint.names import parse_name
-from waypoint.session.background.attendant import ensure_attendant
-from waypoint.session.bases.draft import using_base
-from waypoint.session.bases.stored_bases import Bases
+from waypoint.session.background.start import start_background
 from waypoint.session.context import Context
-from waypoint.session.creation.hidden_paths import choose_hidden, without_hidden_mounts
-from waypoint.session.creation.image_settings import with_image
-from waypoint.session.creation.network_choice import choose_network
-from waypoint.session.creation.share_choice import check_secrets, check_volumes
-from waypoint.session.lifecycle.create import create_session
 from waypoint.session.session import Session
-from waypoint.session.status import SessionStatus, read_statuses
-from waypoint.shell.terminal import WindowSize
-from waypoint.store.base_choice import find_stored, resolve_base
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from waypoint.model import Limits, Network, Secret, Volume, Walls
+    from waypoint.session.bases.stored_bases import Bases
+    from waypoint.session.status import SessionStatus
+    from waypoint.shell.terminal import WindowSize
 
 __all__ = ["Waypoint", "open"]
 
 
-def open(state_dir: str | Path | None = None) -> "Waypoint":
+def open(state_dir: str | Path | None = None) -> Waypoint:
     """Open the state directory: the one given, or the one the environment and configuration file name."""
     flag = None if state_dir is None else os.fspath(state_dir)
     return Waypoint(Path(find_state_dir(flag, environ=os.environ, files=config_files(os.environ))))
@@ -54,7 +53,7 @@ class Waypoint:
             self.close()
             raise
 
-    def __enter__(self) -> "Waypoint":
+    def __enter__(self) -> Waypoint:
         return self
 
     def __exit__(
@@ -102,73 +101,35 @@ class Waypoint:
         root is hidden. With ``work_dir`` the host has the workspace of ``main`` mounted, live: at that path, an empty
         directory, or, if it is just True, in the state directory (:attr:`Session.work_directory`).
         """
-        _ = self.context.platform  # mounts the pool if need be, which choosing a base looks at
-        state_dir = self.context.layout.state_dir
-        limits = limits or Limits()
-        check_limits(self.context.platform, limits)
-        settings = SessionSettings(
-            shell=shell,
-            env=dict(env or {}),
+        from waypoint.session.new_session import NewSession
+
+        wanted = NewSession(
+            workspace=workspace,
+            base=base,
+            name=name,
             size=size,
+            env=env,
+            shell=shell,
             allow_self=allow_self,
             attended=attended,
             user=user,
-            network=choose_network(network),
+            network=network,
             limits=limits,
-            walls=walls or Walls(),
-            volumes=check_volumes(volumes, state_dir, has_secrets=bool(secrets)),
-            secrets=check_secrets(secrets),
-            work_dir=None if isinstance(work_dir, bool) else self._free_work_dir(work_dir),
+            walls=walls,
+            volumes=volumes,
+            secrets=secrets,
+            hide=hide,
+            show=show,
+            work_dir=work_dir,
         )
-        stored = find_stored(base, self.context.catalogue.base)
-        with nullcontext() if stored is None else using_base(self.context, stored):
-            chosen, cwd = resolve_base(self.context.layout, workspace, base, stored)
-            hidden, shown = choose_hidden(
-                chosen,
-                cwd,
-                state_dir=os.path.realpath(state_dir),
-                hide=hide,
-                show=show,
-                environ=os.environ,
-                files=self._files,
-            )
-            chosen = without_hidden_mounts(chosen, hidden)
-            settings = replace(settings, hidden=hidden, shown=shown)
-            if stored is not None:
-                settings = with_image(settings, stored.config, chosen.path)
-            record = create_session(
-                self.context,
-                chosen,
-                workspace=cwd,
-                name=name,
-                settings=settings,
-                has_work_dir=work_dir is not False,
-            )
-        ensure_attendant(self.context, record)
+        record = wanted.create(self.context, self._files)
+        start_background(self.context, record)
         return Session(self.context, record)
-
-    def _free_work_dir(self, path: str | Path) -> str:
-        """Where a work directory can be mounted."""
-        work_dir = os.path.realpath(path)
-        taken = {session.settings.work_dir: session.id for session in self.context.catalogue.sessions()}
-        reason = ""
-        if work_dir in taken:
-            reason = f"it is that of session {taken[work_dir]}"
-        elif not os.path.isdir(work_dir):
-            reason = "it is no directory" if os.path.lexists(work_dir) else "it does not exist"
-        elif os.path.ismount(work_dir):
-            reason = "something else is mounted there"
-        elif os.listdir(work_dir):
-            reason = "it is not empty"
-        if reason:
-            raise UsageError(
-                f"{path} cannot be the work directory: {reason}",
-                hint="name an empty directory, or none: then it is in the state directory",
-            )
-        return work_dir
 
     def bases(self, env: Mapping[str, str] | None = None) -> Bases:
         """The bases in the pool. ``env`` are variables for those who fetch something: proxies, logins."""
+        from waypoint.session.bases.stored_bases import Bases
+
         return Bases(self.context, dict(env or {}))
 
     def session(self, reference: str) -> Session:
@@ -181,6 +142,8 @@ class Waypoint:
 
     def statuses(self) -> list[SessionStatus]:
         """How all sessions are, read at one moment."""
+        from waypoint.session.status import read_statuses
+
         return read_statuses(self.context)
 
     def unmount_pool(self) -> None:

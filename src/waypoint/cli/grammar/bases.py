@@ -5,7 +5,7 @@ import argparse
 from waypoint.cli.grammar.new_session import add_new_session
 from waypoint.cli.grammar.verbs import Verb, Verbs
 
-__all__ = ["add_base_verbs"]
+__all__ = ["add_verbs"]
 
 
 _ACTIONS = (
@@ -48,7 +48,7 @@ _ACTIONS = (
 )
 
 
-def add_base_verbs(verbs: Verbs) -> None:
+def add_verbs(verbs: Verbs) -> None:
     build = verbs.add(
         Verb("build", "bases", "build"),
         "build a Dockerfile, make the image a base, and create a session over it",

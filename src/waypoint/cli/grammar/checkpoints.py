@@ -4,10 +4,10 @@ from waypoint.cli.grammar.options import add_target
 from waypoint.cli.grammar.verbs import Verb, Verbs
 from waypoint.names import MAIN
 
-__all__ = ["add_checkpoint_verbs"]
+__all__ = ["add_verbs"]
 
 
-def add_checkpoint_verbs(verbs: Verbs) -> None:
+def add_verbs(verbs: Verbs) -> None:
     snapshot = verbs.add(
         Verb("snapshot", "checkpoints", "snapshot"),
         "save a branch as it is now; it runs on",

@@ -5,10 +5,10 @@ import argparse
 from waypoint.cli.grammar.options import add_job, add_target, add_terminal
 from waypoint.cli.grammar.verbs import Verb, Verbs
 
-__all__ = ["add_command_verbs"]
+__all__ = ["add_verbs"]
 
 
-def add_command_verbs(verbs: Verbs) -> None:
+def add_verbs(verbs: Verbs) -> None:
     exec_ = verbs.add(
         Verb("exec", "commands", "exec_"),
         "run a command in a branch's shell, or beside it, and end with its exit code",

@@ -5,7 +5,7 @@ import argparse
 from waypoint.cli.grammar.options import add_no_wait
 from waypoint.cli.grammar.verbs import Verb, Verbs
 
-__all__ = ["add_file_verbs"]
+__all__ = ["add_verbs"]
 
 
 COPY_RULES = """
@@ -20,7 +20,7 @@ into the directory; to standard output its names begin with that of what is copi
 """
 
 
-def add_file_verbs(verbs: Verbs) -> None:
+def add_verbs(verbs: Verbs) -> None:
     cp = verbs.add(
         Verb("cp", "files", "cp"),
         "copy files into a branch or out of it",

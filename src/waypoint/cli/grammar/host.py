@@ -2,10 +2,10 @@
 
 from waypoint.cli.grammar.verbs import Verb, Verbs
 
-__all__ = ["add_host_verbs"]
+__all__ = ["add_verbs"]
 
 
-def add_host_verbs(verbs: Verbs) -> None:
+def add_verbs(verbs: Verbs) -> None:
     setup = verbs.add(
         Verb("setup", "host", "setup", on_host=True),
         "make this host ready: CRIU, the pool, what CRIU knows of the kernel",

@@ -3,10 +3,10 @@
 from waypoint.cli.grammar.options import add_target
 from waypoint.cli.grammar.verbs import Verb, Verbs
 
-__all__ = ["add_network_verbs"]
+__all__ = ["add_verbs"]
 
 
-def add_network_verbs(verbs: Verbs) -> None:
+def add_verbs(verbs: Verbs) -> None:
     expose = verbs.add(
         Verb("expose", "network", "expose"),
         "let a port of this host's loopback lead to a TCP port of a branch, also after restores",

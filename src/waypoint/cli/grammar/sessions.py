@@ -4,10 +4,10 @@ from waypoint.cli.grammar.new_session import add_new_session
 from waypoint.cli.grammar.options import add_detach_key, add_target
 from waypoint.cli.grammar.verbs import Verb, Verbs
 
-__all__ = ["add_session_verbs"]
+__all__ = ["add_verbs"]
 
 
-def add_session_verbs(verbs: Verbs) -> None:
+def add_verbs(verbs: Verbs) -> None:
     init = verbs.add(
         Verb("init", "sessions", "init"),
         "create a session with a live branch 'main' and start its shell",
@@ -31,11 +31,11 @@ def add_session_verbs(verbs: Verbs) -> None:
     add_new_session(shell)
     add_detach_key(shell)
     list_ = verbs.add(
-        Verb("list", "sessions", "list_"),
+        Verb("list", "listing", "list_"),
         "list sessions, or a session's checkpoints and branches",
     )
     list_.add_argument("session", nargs="?", metavar="SESSION")
-    tree = verbs.add(Verb("tree", "sessions", "tree"), "draw a session's checkpoints and branches")
+    tree = verbs.add(Verb("tree", "listing", "tree"), "draw a session's checkpoints and branches")
     tree.add_argument("session", metavar="SESSION")
     destroy = verbs.add(
         Verb("destroy", "sessions", "destroy"),

@@ -4,10 +4,10 @@ from waypoint.cli.grammar.options import add_detach_key, add_target, add_termina
 from waypoint.cli.grammar.verbs import Verb, Verbs
 from waypoint.shell.keys import key_names
 
-__all__ = ["add_terminal_verbs"]
+__all__ = ["add_verbs"]
 
 
-def add_terminal_verbs(verbs: Verbs) -> None:
+def add_verbs(verbs: Verbs) -> None:
     terminal = verbs.add(
         Verb("terminal", "terminals", "terminal_list"), "open, list, close or resize terminals"
     )

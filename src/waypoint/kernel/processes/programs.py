@@ -10,7 +10,6 @@ import os
 import shlex
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -65,7 +64,7 @@ def run_tool(
     Raises ToolMissing, ToolTimedOut (after killing its process group) or, for a status not in
     ``accept``, ToolFailed with what it printed to standard error.
     """
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+    with open(os.memfd_create("out"), "r+b") as out, open(os.memfd_create("err"), "r+b") as err:
         process = spawn(command, stdin=stdin, stdout=stdout or out, stderr=err, env=env, pass_fds=pass_fds)
         try:
             status = process.wait(timeout_s)

@@ -4,7 +4,6 @@ import errno
 import fcntl
 import os
 import struct
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +60,7 @@ def read_superblock(path: Path) -> Superblock | None:
     if block[0x40:0x48] != BTRFS_MAGIC:
         return None
     label = block[0x12B:0x22B].split(b"\0", 1)[0].decode(errors="replace")
-    return Superblock(uuid=str(uuid.UUID(bytes=block[0x20:0x30])), label=label)
+    return Superblock(uuid=_uuid_text(block[0x20:0x30]), label=label)
 
 
 def btrfs_uuid(path: Path) -> str | None:
@@ -78,7 +77,7 @@ def btrfs_uuid(path: Path) -> str | None:
         raise
     finally:
         os.close(fd)
-    return str(uuid.UUID(bytes=answer[16:32]))
+    return _uuid_text(answer[16:32])
 
 
 def grow_btrfs(mount_point: Path) -> None:
@@ -97,3 +96,8 @@ def _disable_copy_on_write(fd: int) -> None:
         fcntl.ioctl(fd, FS_IOC_SETFLAGS, struct.pack("i", flags | FS_NOCOW_FL))
     except OSError:
         return
+
+
+def _uuid_text(number: bytes) -> str:
+    digits = number.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

@@ -20,7 +20,6 @@ from waypoint.log import Timeline
 from waypoint.model import BranchRecord, OperationKind
 from waypoint.names import MAIN
 from waypoint.session.context import Context
-from waypoint.session.network.port_forwards import settle_forwarder
 from waypoint.session.operation import Ending, Operation
 
 __all__ = [
@@ -181,6 +180,8 @@ def _remove_branch(
 
 def _finish_cleanup(operation: Operation) -> None:
     """Remove all branches and checkpoints of a session, then the session itself. The locks of its branches are held."""
+    from waypoint.session.network.port_forwards import settle_forwarder  # of all endings, needed here only
+
     context, session_id, timeline = operation.context, operation.record.session_id, operation.timeline
     with timeline.step("close"):
         context.catalogue.close_session(session_id)

@@ -48,10 +48,8 @@ __all__ = ["program_of", "restore_with_program", "snapshot_with_program"]
 log = logging.getLogger(__name__)
 
 
-def program_of(context: Context, checkpoint: CheckpointRecord) -> Program | None:
-    """The program of the host that a checkpoint holds, if it holds one."""
-    if checkpoint.kind is not CheckpointKind.PROCESS:
-        return None
+def program_of(context: Context, checkpoint: CheckpointRecord) -> Program:
+    """The program of the host that a ``PROCESS`` checkpoint holds."""
     return read_program(context.layout.checkpoint_program(checkpoint.id))
 
 
