@@ -23,3 +23,15 @@ def shell(cli: Cli, workspace: Path) -> str:
     """The id of a session that starts in ``workspace``."""
     with Waypoint(cli.state_dir) as opened:
         return opened.create(workspace).id
+
+
+@pytest.fixture
+def builder(cli: Cli) -> Iterator[Cli]:
+    """The command line; what a test has built, and the sessions over it, are gone after it."""
+    before = {base["id"] for base in cli.document("base", "list")["bases"]}
+    yield cli
+    for session in cli("list", "--quiet").splitlines():
+        cli("cleanup", session, "--force")
+    for base in cli.document("base", "list")["bases"]:
+        if base["id"] not in before:
+            cli("base", "rm", base["id"])

@@ -1,6 +1,7 @@
 """`waypoint build` on real Dockerfiles, and `waypoint base`, through the command line."""
 
 import os
+import re
 import select
 import signal
 import socket
@@ -12,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from support.command_line import COMMAND, Cli
+from support.examples_of_docs import examples
 from support.leaks import cgroups_of
 from support.small_root import make_small_root
+from support.transcript import difference
 from support.waiting import DEADLINE_S, wait_for
 from waypoint import Waypoint
 from waypoint.engine.platform import cgroup_name
@@ -25,16 +28,10 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def builder(cli: Cli) -> Iterator[Cli]:
-    """The command line; what a test has built, and the sessions over it, are gone after it."""
-    before = {base["id"] for base in cli.document("base", "list")["bases"]}
-    yield cli
-    for session in cli("list", "--quiet").splitlines():
-        cli("cleanup", session, "--force")
-    for base in cli.document("base", "list")["bases"]:
-        if base["id"] not in before:
-            cli("base", "rm", base["id"])
-    assert_nothing_left(cli)
+def builder(builder: Cli) -> Iterator[Cli]:
+    """No build leaves anything of its work behind."""
+    yield builder
+    assert_nothing_left(builder)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +84,7 @@ def built(cli: Cli, directory: Path, *options: str) -> str:
 
 @pytest.mark.timeout(900)  # the first that needs a Debian waits for it to be made
 def test_a_web_application_takes_a_wrong_turn_and_comes_back(builder: Cli, debian: str) -> None:
-    """The walk-through of the README: packages by apt, dependencies by pip, a server, a wrong fix and a right one."""
+    """docs/walkthrough.md: packages by apt, dependencies by pip, a server, a wrong fix and a right one."""
     ended = subprocess.run(
         [REPOSITORY / "examples/walkthrough.sh"],
         env={**builder.env, "WAYPOINT": os.fspath(COMMAND)},
@@ -97,6 +94,9 @@ def test_a_web_application_takes_a_wrong_turn_and_comes_back(builder: Cli, debia
         check=False,
     )
     assert ended.returncode == 0, ended
+    (page,) = examples("docs/walkthrough.md")
+    recorded, seen = (re.sub(r"server \d+", "server N", text) for text in (page.text, ended.stdout))
+    assert not difference(recorded, seen, builder)
     parts = ended.stdout.split("$ waypoint ")
     told = {part.splitlines()[0]: part.splitlines()[1:] for part in parts[1:]}
     states = [part.splitlines()[1:4] for part in parts if part.startswith("exec webapp -- state\n")]

@@ -1,7 +1,8 @@
 """Scripts of users, written as what a terminal shows: run by a real shell, and compared line by line.
 
-A line that begins with ``$ `` is a command, ``> `` goes on with it; the lines below are what it prints to standard
-output, and ``[N]`` is its exit code if that is not 0. Ids, process numbers, times and directories are masked.
+A line that begins with ``$ `` is a command, ``> `` continues it; the lines below are what it prints to standard
+output, and ``[N]`` is its exit code if that is not 0. A line ``…`` stands for any lines. Ids, process numbers, times
+and directories are masked.
 """
 
 import os
@@ -14,7 +15,7 @@ from textwrap import dedent
 
 from support.command_line import Cli
 
-__all__ = ["check_transcript"]
+__all__ = ["BIN", "check_transcript", "difference", "masked", "transcript_script"]
 
 BIN = Path(sys.executable).parent
 TIMEOUT_S = 240.0
@@ -23,9 +24,8 @@ TIMEOUT_S = 240.0
 def check_transcript(cli: Cli, transcript: str, *, env: dict[str, str] | None = None) -> None:
     """Run the commands of ``transcript`` in one shell, at home; what they print must be what stands below them."""
     expected = dedent(transcript).strip()
-    script = "\n".join(_steps(expected))
     ended = subprocess.run(
-        ["bash", "-c", script],
+        ["bash", "-c", transcript_script(expected)],
         cwd=cli.env["HOME"],
         env={**cli.env, "PATH": f"{BIN}:{cli.env['PATH']}", **(env or {})},
         stdin=subprocess.DEVNULL,
@@ -35,23 +35,31 @@ def check_transcript(cli: Cli, transcript: str, *, env: dict[str, str] | None = 
         check=False,
     )
     assert "Traceback" not in ended.stderr, ended.stderr
-    wanted = [line for line in expected.splitlines() if line]
-    seen = masked(ended.stdout, cli).splitlines()
-    difference = "\n".join(unified_diff(wanted, seen, "expected", "seen", lineterm=""))
-    assert not difference, f"{difference}\n{ended.stderr}"
+    different = difference(expected, ended.stdout, cli)
+    assert not different, f"{different}\n{ended.stderr}"
 
 
-def _steps(transcript: str) -> list[str]:
+def transcript_script(transcript: str) -> str:
+    """A shell script that prints each command of ``transcript``, then runs it."""
     commands: list[str] = []
     for line in transcript.splitlines():
         if line.startswith("$ "):
             commands.append(line[2:])
         elif line.startswith("> "):
             commands[-1] += f"\n{line[2:]}"
-    return [
+    return "\n".join(
         f'echo {_quoted(_shown(command))}\n{command}\ncode=$?; [ $code = 0 ] || echo "[$code]"'
         for command in commands
-    ]
+    )
+
+
+def difference(expected: str, seen: str, cli: Cli) -> str:
+    """What of ``seen`` is not as ``expected``, for people; nothing if all is."""
+    wanted, printed = masked(expected, cli).splitlines(), masked(seen, cli).splitlines()
+    pattern = "".join(r"(.*\n)*" if line == "…" else f"{re.escape(line)}\n" for line in wanted)
+    if re.fullmatch(pattern, "".join(f"{line}\n" for line in printed)):
+        return ""
+    return "\n".join(unified_diff(wanted, printed, "expected", "seen", lineterm=""))
 
 
 def _shown(command: str) -> str:
@@ -65,7 +73,8 @@ def _quoted(text: str) -> str:
 def masked(text: str, cli: Cli) -> str:
     """Without what is different each time, and without empty lines."""
     for pattern, mask in (
-        (re.escape(os.fspath(cli.state_dir)), "STATE"),
+        (f"{re.escape(os.fspath(cli.state_dir))}|/var/lib/waypoint", "STATE"),
+        (rf"{re.escape(cli.env['HOME'])}|(?<!\d)/root\b", "HOME"),
         (r"\b[0-9a-f]{16}\b", "ID"),
         (r"(\bpid=|\bPID: |/proc/)\d+", r"\1N"),
         (r"=\d+\.\d+(ms)?\b", r"=T\1"),
