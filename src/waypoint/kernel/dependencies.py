@@ -1,4 +1,4 @@
-"""The programs and the file system that sessions stand on: whether they are here, where, and which version."""
+"""The programs and the file system that sessions need: whether this host has them, where, and in which version."""
 
 import os
 import shutil
@@ -33,7 +33,7 @@ class OverlaySupport:
 
 def describe_criu(criu: CriuBuild | None) -> Program:
     if criu is None:
-        return Program(available=False, error="none that works here; run: waypoint setup")
+        return Program(available=False, error="no CRIU that works here; run: waypoint setup")
     return Program(available=True, path=criu.command[-1], version=criu.version)
 
 
@@ -42,10 +42,12 @@ def find_buildah() -> Program:
     if path is None:
         return Program(available=False, error="not installed; apt-get install buildah")
     try:
-        said = run_tool([path, "--version"], timeout_s=ASK_TIMEOUT_S).stdout.strip()
+        answer = run_tool([path, "--version"], timeout_s=ASK_TIMEOUT_S).stdout.strip()
     except HostError as error:
         return Program(available=False, path=path, error=str(error))
-    return Program(available=True, path=path, version=said.removeprefix("buildah version ").partition(" ")[0])
+    return Program(
+        available=True, path=path, version=answer.removeprefix("buildah version ").partition(" ")[0]
+    )
 
 
 def find_overlay() -> OverlaySupport:
@@ -59,5 +61,5 @@ def find_overlay() -> OverlaySupport:
         available=source is not None,
         kernel_version=os.uname().release,
         source=source,
-        error=None if source else "unknown to the kernel; modprobe overlay",
+        error=None if source else "not supported by the kernel; try: modprobe overlay",
     )

@@ -1,4 +1,4 @@
-"""Who holds something on this host: which processes are below a directory, and which have a lock."""
+"""Find the processes of this host that use a directory, have a file system mounted, or hold a lock."""
 
 import os
 import stat
@@ -17,7 +17,7 @@ _LINKS = {"cwd": "has its working directory at", "root": "has its root at", "exe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """A process, and what it has of a directory, such as ``has its working directory at /x``."""
+    """A process, and how it uses a directory, such as ``has its working directory at /x``."""
 
     pid: int
     name: str
@@ -25,17 +25,17 @@ class Holder:
 
 
 def processes_below(directories: Sequence[str]) -> list[Holder]:
-    """All processes but this one with a root, a working directory, a program or an open file below them."""
+    """All other processes whose root, working directory, program or an open file is one of these or below one."""
     found = []
     for pid in _pids():
-        what = next(_held(pid, directories), None)
+        what = next(_uses_below(pid, directories), None)
         if what is not None:
             found.append(Holder(pid=pid, name=process_name(pid), what=what))
     return found
 
 
 def mount_holders(device: str) -> list[Holder]:
-    """One process of each other mount namespace that shows the file system on ``device``, as mountinfo numbers it."""
+    """One process of each other mount namespace where the file system on ``device`` (as in mountinfo) is mounted."""
     seen, found = {_target("/proc/self/ns/mnt")}, []
     for pid in sorted(_pids()):
         namespace = _target(f"/proc/{pid}/ns/mnt")
@@ -55,13 +55,13 @@ def lock_holders(path: Path) -> list[int]:
         major, minor = map(int, _device_of(path).split(":"))
         wanted = f"{major:02x}:{minor:02x}:{os.stat(path).st_ino}"
         lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-        # "1: FLOCK ADVISORY WRITE 4711 08:01:123 0 EOF"; those that wait have "->" in second place.
+        # "1: FLOCK ADVISORY WRITE 4711 08:01:123 0 EOF"; a waiting process has "->" as the second word.
         return sorted({int(words[4]) for words in lines if words[1] == "FLOCK" and words[5] == wanted})
     return []
 
 
 def _device_of(path: Path) -> str:
-    """The device of the file system. On btrfs a file has another, that of its subvolume, which the list of locks does not know."""
+    """The device of the file system, as /proc/locks shows it. On btrfs a file's own device is that of its subvolume."""
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         fields = dict(line.split(":", 1) for line in Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines())
@@ -72,7 +72,7 @@ def _device_of(path: Path) -> str:
 
 
 def process_name(pid: int) -> str:
-    """What the process was started as, cut short; empty once it is gone."""
+    """The command line of a process, or else its name, cut short; empty if it has ended."""
     with suppress(OSError):
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         text = " ".join(os.fsdecode(word) for word in words if word).replace("\n", " ")
@@ -88,7 +88,7 @@ def _pids() -> Iterator[int]:
             yield int(entry)
 
 
-def _held(pid: int, directories: Sequence[str]) -> Iterator[str]:
+def _uses_below(pid: int, directories: Sequence[str]) -> Iterator[str]:
     for link, words in _LINKS.items():
         path = _target(f"/proc/{pid}/{link}")
         if _is_below(path, directories):

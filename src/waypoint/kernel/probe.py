@@ -74,7 +74,7 @@ def probe_host(criu: CriuBuild | None, state_dir: Path) -> list[Ability]:
             SLIRP,
             SLIRP,
             required=False,
-            why="leads sessions (--net nat) and the steps of a Dockerfile to the network",
+            why="connects sessions (--net nat) and the steps of a Dockerfile to the network",
         ),
         _tun(),
         _confinement(),
@@ -140,7 +140,7 @@ def _file_system(name: str, *, required: bool, why: str) -> Ability:
         required=required,
         detail="loadable module"
         if as_module
-        else ("in the kernel" if name in known else "unknown to the kernel"),
+        else ("in the kernel" if name in known else "not supported by the kernel"),
         why=why,
         remedy=f"modprobe {name}, or a kernel with CONFIG_{name.upper()}_FS",
     )
@@ -172,7 +172,7 @@ def _cgroup() -> list[Ability]:
     except AbilityMissing as error:
         detail, files = str(error), set[str]()
     else:
-        detail, files = _throw_away_cgroup(mount_point)
+        detail, files = _list_new_cgroup(mount_point)
     remedy = "mount -t cgroup2 cgroup2 /sys/fs/cgroup; in a container: let it write there"
     return [
         Ability(
@@ -190,8 +190,8 @@ def _cgroup() -> list[Ability]:
     ]
 
 
-def _throw_away_cgroup(mount_point: Path) -> tuple[str, set[str]]:
-    """Which files a new cgroup has; the root cgroup has neither freeze nor kill."""
+def _list_new_cgroup(mount_point: Path) -> tuple[str, set[str]]:
+    """The files of a new cgroup, made for this and removed; the root cgroup has neither freeze nor kill."""
     probe = mount_point / f"waypoint-probe-{os.getpid()}"
     try:
         probe.mkdir()
@@ -212,7 +212,7 @@ def _limits() -> list[Ability]:
             required=False,
             detail=f"cgroup v{controllers[name].version} at {controllers[name].root}"
             if name in controllers
-            else "in no cgroup tree that is mounted here",
+            else "not in any cgroup tree that is mounted here",
             why=f"sessions with a limit of {what} (--{option}) need it",
             remedy=f"a kernel with CONFIG_{config}; in a container: let it write to its cgroups",
         )
@@ -227,7 +227,7 @@ def _limits() -> list[Ability]:
         name="btrfs simple quotas",
         found=has_quotas,
         required=False,
-        detail="in the kernel" if has_quotas else "unknown to the kernel",
+        detail="in the kernel" if has_quotas else "not supported by the kernel",
         why="sessions with a limit of disk space (--disk) need them",
         remedy="a kernel >= 6.7 with btrfs",
     )
@@ -252,7 +252,7 @@ def _userfaultfd() -> Ability:
         found=found,
         required=False,
         detail=detail,
-        why="memory of a restored branch is brought in when it is touched, not before",
+        why="memory of a restored branch is loaded when it is touched, not before",
         remedy="sysctl vm.unprivileged_userfaultfd=1, or a kernel with CONFIG_USERFAULTFD",
     )
 
@@ -289,7 +289,7 @@ def _has_pagemap_scan() -> bool:
 def _criu(criu: CriuBuild | None) -> Ability:
     found = False
     if criu is None:
-        detail = "none that works"
+        detail = "no CRIU that works here"
     elif parse_version(criu.version) < minimum_version():
         detail = f"{criu.version} is too old for this kernel"
     else:
@@ -304,7 +304,7 @@ def _criu(criu: CriuBuild | None) -> Ability:
         found=found,
         required=True,
         detail=detail,
-        why="it saves and restores processes; older ones than 4.1, on Linux 6.16 than 4.2, cannot here",
+        why="it saves and restores processes; at least 4.1 is needed, since Linux 6.16 at least 4.2",
         remedy="waypoint setup",
     )
 
@@ -344,7 +344,7 @@ def _confinement() -> Ability:
         found=found,
         required=False,
         detail=detail,
-        why="no session with --net nat reaches the host's loopback, nor what --allow leaves out",
+        why="they keep sessions with --net nat from the host's loopback and from what --allow leaves out",
         remedy=remedy,
     )
 
@@ -361,7 +361,7 @@ def _libvterm() -> Ability:
         found=found,
         required=False,
         detail="libvterm.so.0" if found else "not installed",
-        why="it knows what a terminal shows, for those who look at its screen",
+        why="it works out what the screen of a terminal shows",
         remedy="apt-get install libvterm0",
     )
 

@@ -58,7 +58,7 @@ RESOLVE_IN_ROOT = 0x10
 CLONE_NEWNET = 0x40000000
 _AT_EMPTY_PATH = 0x1000
 _OPEN_TREE_CLONE = 1
-_MOVE_MOUNT_EMPTY_PATHS = 0x04 | 0x40  # of what is moved, and of where it goes
+_MOVE_MOUNT_EMPTY_PATHS = 0x04 | 0x40  # both the mount and the target are given by descriptor alone
 # The same on every architecture.
 _SYS_OPEN_TREE = 428
 _SYS_MOVE_MOUNT = 429
@@ -93,25 +93,25 @@ def unmount(target: Path | str, flags: int = 0) -> None:
     _check(_libc.umount2(os.fsencode(path), flags), path)
 
 
-def clone_mount(found: int) -> int:
-    """open_tree(2): a copy of the mount that an open file is on, cut down to that file and mounted nowhere yet.
+def clone_mount(file_fd: int) -> int:
+    """open_tree(2): copy the mount that an open file is on, with that file as its root, and attach it nowhere yet.
 
-    What is mounted below is not in it. If it is still mounted nowhere when the descriptor is closed, it is gone.
+    Mounts below it are not copied. If it is still attached nowhere when the descriptor is closed, the kernel drops it.
     """
     flags = _OPEN_TREE_CLONE | _AT_EMPTY_PATH | os.O_CLOEXEC
-    fd: int = _libc.syscall(_SYS_OPEN_TREE, found, b"", flags)
-    _check(fd, f"descriptor {found}")
+    fd: int = _libc.syscall(_SYS_OPEN_TREE, file_fd, b"", flags)
+    _check(fd, f"descriptor {file_fd}")
     return fd
 
 
 def move_mount(mount_fd: int, target_fd: int) -> None:
-    """move_mount(2): mount what one descriptor stands for on what the other does."""
+    """move_mount(2): attach the mount behind one descriptor to the file or directory behind the other."""
     flags = _MOVE_MOUNT_EMPTY_PATHS
     _check(_libc.syscall(_SYS_MOVE_MOUNT, mount_fd, b"", target_fd, b"", flags), f"descriptor {target_fd}")
 
 
 def set_mount_attributes(mount_fd: int, attributes: int) -> None:
-    """mount_setattr(2): add attributes to a mount, and let nothing mounted on it be seen by its copies."""
+    """mount_setattr(2): add attributes to a mount and make it private: its copies do not see what is mounted on it."""
     settings = struct.pack("=QQQQ", attributes, 0, MS_PRIVATE, 0)
     size = ctypes.c_size_t(len(settings))
     result = _libc.syscall(_SYS_MOUNT_SETATTR, mount_fd, b"", _AT_EMPTY_PATH, settings, size)
@@ -149,7 +149,7 @@ def rename_at(from_fd: int, source: str, to_fd: int, target: str, flags: int) ->
 
 def file_system_type(fd: int) -> int:
     """fstatfs(2): the magic number of the file system that holds an open file."""
-    answer = ctypes.create_string_buffer(512)  # more than the structure is anywhere
+    answer = ctypes.create_string_buffer(512)  # larger than the structure on any architecture
     _check(_libc.fstatfs(fd, answer), f"descriptor {fd}")
     number: int = ctypes.c_ulong.from_buffer(answer).value
     return number
@@ -166,7 +166,7 @@ def set_namespace(fd: int, kind: int) -> None:
 
 
 def buffer_of(content: bytes) -> "ctypes.Array[ctypes.c_char]":
-    """Memory that a structure handed to the kernel can point to, for as long as this lives."""
+    """Memory to which a structure passed to the kernel can point, as long as the returned object lives."""
     return ctypes.create_string_buffer(content, len(content))
 
 
@@ -175,7 +175,7 @@ def address_of(buffer: "ctypes.Array[ctypes.c_char]") -> int:
 
 
 def bpf(command: int, attributes: bytes, what: str) -> int:
-    """bpf(2); ``what`` is named in the error. Pointers in ``attributes`` are the caller's to keep alive."""
+    """bpf(2); ``what`` is named in the error. The caller keeps alive what ``attributes`` point to."""
     number = _SYS_BPF.get(os.uname().machine, _SYS_BPF_GENERIC)
     result: int = _libc.syscall(number, command, attributes, len(attributes))
     _check(result, what)
@@ -183,7 +183,7 @@ def bpf(command: int, attributes: bytes, what: str) -> int:
 
 
 def _c_string(path: str) -> bytes:
-    """As the functions of ``os`` do; ctypes would let the path end at the null."""
+    """Encode a path. A null byte is refused, as by the functions of ``os``; ctypes would cut the path at it."""
     if "\0" in path:
         raise ValueError("embedded null byte")
     return os.fsencode(path)

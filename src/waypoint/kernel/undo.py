@@ -13,10 +13,10 @@ __all__ = ["UndoStack"]
 
 
 class UndoStack:
-    """A block whose registered steps run when it ends: all of them, or only on failure."""
+    """A context manager that runs the registered steps when its block ends: always, or only on failure."""
 
     def __init__(self, operation: str, *, unless: Callable[[], bool] = lambda: False) -> None:
-        """``unless`` is asked when the block failed: if true, what it made is in use and must stay.
+        """``unless`` is called when the block has failed: if it returns true, what the block made is in use and stays.
 
         (A signal may arrive just after the step that publishes, and look like a failure.)
         """

@@ -1,7 +1,7 @@
-"""Debian packages beside the system's own: downloaded and unpacked by apt and dpkg, but not installed.
+"""Debian packages that apt downloads and dpkg unpacks, but that are not installed.
 
-apt checks signatures, with a configuration of its own and an empty package status, so that the whole closure is
-fetched; neither the system's libraries nor apt's state are touched.
+apt checks signatures. It has a configuration of its own, and an empty package status so that it fetches all
+dependencies; neither the system's libraries nor apt's state are touched.
 """
 
 import fcntl
@@ -134,7 +134,7 @@ def reason(failure: HostError) -> str:
 
 @contextmanager
 def held_alone(path: Path) -> Iterator[None]:
-    """Hold a lock file, so that two set-ups at once do not meet."""
+    """Hold an exclusive lock on a file, so that two set-ups do not work at once."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

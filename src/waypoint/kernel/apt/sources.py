@@ -52,9 +52,9 @@ def read_sources(apt_dir: Path) -> list[AptSource]:
 
 
 def debian_archives(sources: list[AptSource], codename: str) -> list[AptSource]:
-    """Those that can be Debian's own archive for a host of release ``codename``, the likeliest first.
+    """The sources that may be Debian's own archive for a host of release ``codename``, the likeliest first.
 
-    A third party may name its suite like the release too, so the usual path of a mirror counts for more.
+    A third party may give its suite the release's name too, so sources with the usual path of a mirror come first.
     """
     wanted = _SUITE_ALIASES | {codename}
     fitting = [
@@ -68,7 +68,7 @@ def debian_archives(sources: list[AptSource], codename: str) -> list[AptSource]:
 
 
 def parse_deb822(text: str) -> list[AptSource]:
-    """The archives of a ``.sources`` file; paragraphs that are switched off or not understood give none."""
+    """The archives of a ``.sources`` file; paragraphs that are disabled or not understood are skipped."""
     found = []
     for fields in _paragraphs(text):
         if fields.get("enabled", "yes").lower() in _DISABLED or "deb" not in fields.get("types", "").split():

@@ -1,4 +1,4 @@
-"""A Debian root file system from the host's own package mirror, for where no image registry can be reached.
+"""A Debian root file system from the host's own package mirror, for hosts that can reach no image registry.
 
 mmdebstrap installs the packages, apt checks their signatures with the keyring that the host's sources name. The
 result gets the same sources, and trusts the certificates that were added to this host: behind a company's proxy
@@ -26,10 +26,10 @@ _ALWAYS = ("ca-certificates",)
 _HINT = "is the mirror that apt uses here reachable? try: apt-get update"
 _MEMORY_NEEDED_BYTES = 6 << 30
 _CERTIFICATES = Path("/usr/local/share/ca-certificates")
-# What apt has to be told also inside: how the host reaches its mirror, and whether that is a frozen one.
+# Settings of the host that apt inside needs too: how to reach the mirror, and whether that is a frozen one.
 _APT_OPTIONS = ("Acquire::http::Proxy", "Acquire::https::Proxy", "Acquire::Check-Valid-Until")
 
-# Arguments: the destination, a directory for the work, the sources, "memory" or "disk", and the command.
+# Arguments: the destination, a working directory, the sources, "memory" or "disk", and the command.
 # dpkg waits for the disk after every file; in memory there is nothing to wait for.
 _SCRIPT = """\
 target=$1 work=$2 sources=$3 where=$4; shift 4
@@ -38,7 +38,7 @@ mkdir "$work/root"
 TMPDIR="$work" "$@" "$work/root" "$sources"
 cp -a --reflink=auto -T "$work/root" "$target"
 """
-# Hooks of mmdebstrap are texts for a shell, with the tree as its argument.
+# mmdebstrap gives each hook to a shell, with the tree as its argument.
 _TRUST_HOOK = (
     f'mkdir -p "$1{_CERTIFICATES}" && cp -rL --no-preserve=ownership {_CERTIFICATES}/. "$1{_CERTIFICATES}"'
     ' && chroot "$1" update-ca-certificates'
@@ -47,14 +47,14 @@ _KEYRING_HOOK = 'mkdir -p "$1"{directory} && cp -L {path} "$1"{path}'
 
 
 def debian_suite(reference: str) -> str:
-    """``debian:bookworm`` as the suite of Debian that it means. Raises UsageError for what is none."""
+    """The Debian suite of a reference such as ``debian:bookworm``. Raises UsageError for any other reference."""
     distribution, _, tag = reference.partition(":")
     suite = tag.removesuffix("-slim")
     if distribution != "debian" or suite not in DEBIAN_SUITES:
         raise UsageError(
             f"cannot bootstrap {reference!r}",
             hint=f"known are {', '.join(f'debian:{known}' for known in DEBIAN_SUITES)};"
-            " other systems come as an archive: waypoint base import TAR --name NAME",
+            " import any other system from an archive: waypoint base import TAR --name NAME",
         )
     return suite
 
@@ -98,7 +98,7 @@ def bootstrap_debian(
 
 
 def _archives(suite: str, sources: list[AptSource]) -> list[AptSource]:
-    """Where the host gets this suite and its updates from; another suite than its own, from the same mirror."""
+    """The host's sources of this suite and its updates; if they lack it, the suite from its own Debian mirror."""
     wanted = (suite, f"{suite}-updates", f"{suite}-security")
     found = [
         dataclasses.replace(source, suites=tuple(name for name in wanted if name in source.suites))
@@ -129,12 +129,12 @@ def _apt_options() -> list[str]:
 
 
 def _hooks(archives: list[AptSource]) -> list[str]:
-    """What is done in the tree when all packages are installed."""
+    """The commands that mmdebstrap runs on the tree once all packages are installed."""
     keyrings = {source.signed_by for source in archives if source.signed_by and source.signed_by[0] == "/"}
     hooks = [
         _KEYRING_HOOK.format(directory=shlex.quote(os.path.dirname(path)), path=shlex.quote(path))
         for path in sorted(keyrings)
-        if not path.startswith("/usr/share/keyrings/debian-archive-")  # of a package that is always there
+        if not path.startswith("/usr/share/keyrings/debian-archive-")  # in a package that is always installed
     ]
     if _CERTIFICATES.is_dir() and any(_CERTIFICATES.iterdir()):
         hooks.append(_TRUST_HOOK)

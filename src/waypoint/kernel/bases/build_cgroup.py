@@ -1,6 +1,6 @@
-"""The cgroup of a build's RUN steps, in every hierarchy of the host: made with the build's cell, and we see that it goes.
+"""The cgroup of a build's RUN steps, in every hierarchy of the host: ENTER_CELL makes it, we remove it.
 
-What leads out of their network has one of its own.
+The process that connects their network to the outside has a cgroup of its own.
 """
 
 import os
@@ -17,7 +17,7 @@ def network_cgroup(name: str) -> str:
 
 
 def remove_build_cgroup(name: str) -> None:
-    """Remove what a build that was cut off has left; its processes are gone already. None is fine."""
+    """Remove the cgroups, if any, that an interrupted build has left; its processes have ended already."""
     for mount in read_mounts():
         if mount.fstype in ("cgroup", "cgroup2"):
             for group in (name, network_cgroup(name)):

@@ -1,13 +1,14 @@
-"""What makes the place in which buildah works, and what is done there, as texts for a shell.
+"""Shell scripts that set up the mounts and the network for buildah, and that run it there.
 
-They run in mount and pid namespaces that end with us (:mod:`waypoint.kernel.processes.private_namespaces`), one after the other in one shell.
+They run in mount and pid namespaces that end with us (:mod:`waypoint.kernel.processes.private_namespaces`), one after
+the other in one shell.
 """
 
 __all__ = ["ENTER_STORE", "ENTER_NETWORK", "ENTER_CELL", "RUN", "EXPORT", "EMPTY", "COMMIT"]
 
-# Arguments of each script: the pool, the directory for what lives only as long as the script, and the command.
-# The pool is mounted without set-user-id programs; a RUN step may need them. What other tools on this host have in
-# the usual places is neither read nor added to.
+# Arguments of each script: the pool, the directory for files that live only as long as the script, and the command.
+# The pool is mounted without set-user-id programs; a RUN step may need them. What other tools of this host keep in
+# the usual directories is neither read nor added to.
 ENTER_STORE = """\
 pool=$1 run=$2; shift 2
 mount --bind "$pool" "$pool"
@@ -27,10 +28,10 @@ sh -euc 'echo 0 >"$0/cgroup.procs"; exec "$@"' "$WAYPOINT_NETWORK_CGROUP" \
     3>"$run/ready" >"$run/slirp.log" 2>&1 &
 [ "$(head -c 1 "$run/ready")" = 1 ] || { cat "$run/slirp.log" >&2; exit 1; }
 """
-# A build may name places of the host, through links in its directory or in an image (RUN --mount): so it gets a root
-# that has only what buildah and runc themselves need, and what is built, at their places. What is read-only there is so
-# with all that is mounted below it, unless another mount hides that; "mount -o ro" alone means one mount. Of the
-# cgroups of the host only the one in which runc makes those of the steps can be written.
+# A build may name paths of the host, through links in its directory or in an image (RUN --mount). So it gets a root
+# that holds only what buildah and runc themselves need, and what is built, at their usual paths. A directory that is
+# read-only there is so with all mounts below it, except those that another mount hides; "mount -o ro" alone changes
+# one mount. The only cgroup of the host that can be written is the one in which runc makes those of the steps.
 ENTER_CELL = """\
 cell=/run/containers/cell
 mkdir "$cell"
@@ -88,9 +89,9 @@ cd /
 umount -l /old
 """
 RUN = '"$@"\n'
-# The files of an image, straight from its topmost layer: "buildah from" would carry out the image's ONBUILD instructions,
-# among which COPY takes any file of the host. On btrfs a layer is the whole tree. With overlays it is what was changed, and
-# beside it is a list of the layers below.
+# The files of an image, straight from its topmost layer: "buildah from" would run the image's ONBUILD instructions,
+# and a COPY among them can take any file of the host. On btrfs a layer is the whole tree. With overlays it holds only
+# the changes, and next to it is a list of the layers below.
 EXPORT = """\
 layers=$WAYPOINT_STORE/$WAYPOINT_DRIVER
 if [ "$WAYPOINT_DRIVER" = btrfs ]

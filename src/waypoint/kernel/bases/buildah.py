@@ -2,11 +2,11 @@
 
 The store and every setting are private: nothing of the host's container tools is needed or changed. In a pool
 on btrfs each layer of an image is a subvolume, so that the export of an image into a base is a snapshot: no
-copy, and the space is shared. buildah runs in namespaces that end with us (:mod:`waypoint.kernel.processes.private_namespaces`);
-what it mounts is never seen outside.
+copy, and the space is shared. buildah runs in namespaces that end with us
+(:mod:`waypoint.kernel.processes.private_namespaces`); its mounts are never seen outside.
 
-``RUN`` steps run under runc with its usual walls, in a network of their own that leads out through slirp4netns:
-the host's loopback cannot be reached from there.
+``RUN`` steps run under runc with its usual walls, in a network of their own that reaches the outside through
+slirp4netns: the host's loopback cannot be reached from there.
 """
 
 import json
@@ -47,7 +47,7 @@ PULL_TIMEOUT_S = 3600.0
 COPY_TIMEOUT_S = 3600.0
 ASK_TIMEOUT_S = 120.0
 
-_CALL_FILTER = Path("/usr/share/containers/seccomp.json")  # what buildah itself takes
+_CALL_FILTER = Path("/usr/share/containers/seccomp.json")  # the filter that buildah itself uses
 _SYNC_CALLS = frozenset("fsync fdatasync sync syncfs sync_file_range msync".split())
 _POLICY_OF_HOST = Path("/etc/containers/policy.json")
 _LOG_LINE = b'time="'
@@ -60,7 +60,7 @@ class Buildah:
     """buildah on one store, for one piece of work.
 
     ``scratch`` is for temporary files of this work alone, ``hold`` are locks that buildah keeps until it ends, and
-    ``env`` are variables of the caller that it needs: proxies, where logins to registries are.
+    ``env`` are variables of the caller that it needs: proxies, and where the registry logins are.
     """
 
     store: Path
@@ -86,13 +86,13 @@ class Buildah:
         rules: Sequence[Rule],
         on_output: Output | None,
     ) -> str:
-        """Build a Dockerfile; return the id of the image, which has no name. Steps done before are taken from the cache.
+        """Build a Dockerfile; return the id of the image, which has no name. Steps done before come from the cache.
 
-        What is sent by RUN steps is held to the rules; what none of them names may leave.
+        ``rules`` decide what RUN steps may send; packets that match no rule may leave.
         """
-        with_id = self.scratch / "image-id"
+        id_file = self.scratch / "image-id"
         words = (
-            *("build", "--layers", "--force-rm", "--format", "docker", "--iidfile", os.fspath(with_id)),
+            *("build", "--layers", "--force-rm", "--format", "docker", "--iidfile", os.fspath(id_file)),
             *("--isolation", "oci", "--runtime", _runtime(), "--cgroup-parent", self.cgroup),
             *("--runtime-flag", f"root={self._run_dir / 'runtime'}", "--signature-policy", self._policy()),
             *("--network", f"ns:{self._run_dir / 'net'}", "--dns", NAME_SERVER, *self._call_filter()),
@@ -117,7 +117,7 @@ class Buildah:
             self._call(words, BUILD_TIMEOUT_S, before=before, variables=variables, on_output=on_output)
         finally:
             network.remove()
-        return with_id.read_text().strip().removeprefix("sha256:")
+        return id_file.read_text().strip().removeprefix("sha256:")
 
     def pull(self, source: str, *, on_output: Output | None) -> str:
         """Fetch an image (``docker://…``, ``oci:…``, ``docker-archive:…``) into the store; return its id."""
@@ -150,7 +150,7 @@ class Buildah:
         return read_index(self.store / "layers", self.driver)
 
     def config(self, image: str) -> ImageConfig:
-        """What the image says about its use."""
+        """The image's configuration."""
         document = json.loads(self._call(("inspect", "--type", "image", image), ASK_TIMEOUT_S, collect=True))
         return parse_config(document["Docker"]["config"])
 
@@ -159,15 +159,15 @@ class Buildah:
             self._call(("tag", image, *names), ASK_TIMEOUT_S)
 
     def untag(self, name: str) -> None:
-        """Take a name from its image. Without any it goes; of its layers those stay that others need."""
+        """Remove a name, and with its last name the image; layers that other images need stay."""
         self._call_tolerating("image not known", ("rmi", "--force", name))
 
     def remove(self, image: str) -> None:
-        """Remove an image and its names. Gone already is fine."""
+        """Remove an image and its names, if it still exists."""
         self._call_tolerating("image not known", ("rmi", "--force", image))
 
     def prune(self, images: Collection[str]) -> None:
-        """Remove what none of these images needs: steps of builds that failed or were changed, what was fetched."""
+        """Remove what none of these images needs: steps of failed or changed builds, fetched images."""
         index = self.index()
         needed = index.needed(images)
         for name, image in index.names.items():
@@ -176,7 +176,7 @@ class Buildah:
         self._call(("rmi", "--prune"), ASK_TIMEOUT_S)
 
     def remove_leftovers(self) -> None:
-        """Remove what a build that was cut off has left; nothing else may use the store meanwhile."""
+        """Remove what an interrupted build has left; nothing else may use the store meanwhile."""
         self._call(("rm", "--all"), ASK_TIMEOUT_S)
         for work in self.scratch.parent.iterdir():
             shutil.rmtree(work)
@@ -239,10 +239,10 @@ class Buildah:
                 collect=collect,
             ).stdout
         except ToolFailed as error:
-            raise _explained(error.stderr) from error
+            raise _build_failure(error.stderr) from error
 
     def _settings(self) -> dict[str, str]:
-        """The files that say how buildah works, as variables that name them."""
+        """Write buildah's configuration files; return the environment variables that name them."""
         files = {
             "CONTAINERS_CONF": ("containers.conf", _containers_conf(self.store / "etc")),
             "CONTAINERS_STORAGE_CONF": ("storage.conf", f'[storage]\ndriver = "{self.driver}"\n'),
@@ -257,7 +257,7 @@ class Buildah:
         return {**variables, "WAYPOINT_DRIVER": self.driver, "TMPDIR": os.fspath(self.scratch)}
 
     def _call_filter(self) -> tuple[str, ...]:
-        """The usual filter of system calls, in which waiting for the disk succeeds at once.
+        """Options for the usual system call filter, changed so that calls that wait for the disk succeed at once.
 
         dpkg waits after every file, which takes most of the time of an installation; what a build has made is
         written out once, when it becomes a base.
@@ -275,7 +275,7 @@ class Buildah:
         return ("--security-opt", f"seccomp={path}")
 
     def _policy(self) -> str:
-        """Which signatures are asked for: as the host says; if it says nothing, none, as everywhere."""
+        """The file that says which signatures are required: the host's own, or one that requires none, as usual."""
         if _POLICY_OF_HOST.exists():
             return os.fspath(_POLICY_OF_HOST)
         path = self.store / "etc" / "policy.json"
@@ -285,7 +285,7 @@ class Buildah:
 
 
 def _put_text(path: Path, text: str) -> None:
-    """Have the text in a file that other builds may be reading."""
+    """Make a file hold this text, in one step: other builds may be reading it."""
     if path.exists() and path.read_text() == text:
         return
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f"{path.name}.", delete=False) as draft:
@@ -294,10 +294,10 @@ def _put_text(path: Path, text: str) -> None:
 
 
 class WithoutNoise:
-    """Passes output on as it comes, without what buildah and its runtime log of things that we remove ourselves.
+    """Passes output on as it comes, except what buildah and its runtime log about what we remove ourselves.
 
-    Where a session has had a disk limit, btrfs keeps an account for each layer, also for a while after that. The cgroup of a
-    build is read-only where the runtime sees it, so that after a RUN step it fails to remove it.
+    Where a session has had a disk limit, btrfs keeps an account for each layer, also for a while after that. The
+    runtime sees the cgroup of a build read-only, so it fails to remove it after a RUN step.
     """
 
     def __init__(self, on_output: Output) -> None:
@@ -342,7 +342,7 @@ def parse_config(fields: Mapping[str, object]) -> ImageConfig:
 
 
 def _containers_conf(directory: Path) -> str:
-    """Limits are those we have: to raise one takes a capability that root may lack on a virtual machine."""
+    """The settings. Limits are our own: raising one takes a capability that root may lack on a virtual machine."""
     limits = ", ".join(
         f'"{name}={hard}:{hard}"'
         for name, number in (("nofile", resource.RLIMIT_NOFILE), ("nproc", resource.RLIMIT_NPROC))
@@ -356,7 +356,7 @@ def _containers_conf(directory: Path) -> str:
 
 
 def _runtime() -> str:
-    """crun refuses hosts where version 1 and 2 of cgroups are mixed, runc takes all."""
+    """The program that runs RUN steps. crun refuses hosts with both versions of cgroups, runc accepts all hosts."""
     for name in ("runc", "crun"):
         if shutil.which(name, path=CLEAN_ENV["PATH"]):
             return name
@@ -368,8 +368,8 @@ def _require(tool: str) -> None:
         raise ToolMissing(tool, package=tool)
 
 
-def _explained(output: str) -> BuildFailed:
-    """What buildah complained of last, with the next move where we know one."""
+def _build_failure(output: str) -> BuildFailed:
+    """The error for what buildah printed last, with a hint where we know one."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith(("Error:", "error ", "Error "))]
     listed = [line.removeprefix("* ") for line in lines if line.startswith("* ")]

@@ -13,14 +13,14 @@ __all__ = ["ImageIndex", "read_index"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageIndex:
-    """``names`` leads to images, ``layers`` from images to their topmost layer, ``parents`` from there down."""
+    """``names`` maps names to images, ``layers`` images to their topmost layers, ``parents`` layers to those below."""
 
     names: Mapping[str, str]
     layers: Mapping[str, str | None]
     parents: Mapping[str, str | None]
 
     def needed(self, images: Iterable[str]) -> set[str]:
-        """The images that are these, or below them: what they were built on and the steps on the way."""
+        """These images and all below them: those that they were built on, and the steps between."""
         images = set(images)
         below: set[str] = set()
         for image in images:

@@ -1,4 +1,4 @@
-"""Root file systems as trees of files: from an archive or a directory, into an archive, made fit to be a base.
+"""Root file systems as trees of files: unpack, copy and pack them, and prepare one to be a base.
 
 An archive may come from anywhere. tar unpacks it in a cell: a root directory that holds the host's programs,
 read-only, and the destination, and nothing else. So no name and no link in it leads to a file of the host.
@@ -39,8 +39,8 @@ mount -o remount,ro "$cell"
 exec chroot "$cell" tar --extract --file=/archive --directory=/target --preserve-permissions --same-owner \
     --numeric-owner --xattrs --xattrs-include='*' --acls --delay-directory-restore
 """
-# The order and the headers depend on nothing but the tree. tar writes its own pid beside files with holes: in a
-# namespace of its own that is always the same.
+# The order and the headers depend on nothing but the tree. tar writes its own pid into the archive for files
+# with holes: in a namespace of its own that is always the same.
 _PACK = (
     *("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child"),
     *("tar", "--create", "--sort=name", "--numeric-owner", "--xattrs", "--xattrs-include=*", "--acls"),
@@ -94,9 +94,9 @@ def _pack(tree: Path, write: Callable[[bytes], object], *options: str) -> None:
 
 
 def content_id(tree: Path) -> str:
-    """A SHA-256 that names what is in a tree: of its archive, in which holes are zeros.
+    """A SHA-256 that identifies the content of a tree: that of its archive, in which holes are zeros.
 
-    (Where a file has holes, the file system knows only when it has written it.)
+    (The file system knows where a file has holes only once it has written the file.)
     """
     digest = hashlib.sha256()
     _pack(tree, digest.update)
@@ -104,12 +104,12 @@ def content_id(tree: Path) -> str:
 
 
 def finish_tree(tree: Path, directories: Iterable[str]) -> int:
-    """Make a tree fit to be a base; return how many device nodes were taken out of it.
+    """Prepare a tree to be a base; return how many device nodes were removed from it.
 
-    A session has the devices it may have in a /dev of its own, and in an overlay a node can stand for a file
-    that is deleted. ``directories`` are made where they are missing.
+    A session has the devices it may use in a /dev of its own, and in an overlay a node can mean that a file
+    is deleted. Those of ``directories`` that are missing are made.
     """
-    if tree.stat().st_mode & 0o777 == 0o555:  # buildah makes the root of a first layer so
+    if tree.stat().st_mode & 0o777 == 0o555:  # the mode that buildah gives the root of a first layer
         tree.chmod(0o755)
     found = run_tool(
         (
@@ -135,7 +135,7 @@ def finish_tree(tree: Path, directories: Iterable[str]) -> int:
 
 
 def _make_directory(tree: Path, path: str) -> None:
-    """Make a directory of a tree that may be anyone's, and those above it."""
+    """Make a directory and its parents in a tree that is not trusted."""
     path = os.path.normpath(f"/{path}")
     if path.strip("/") == "":
         return
@@ -147,5 +147,5 @@ def _make_directory(tree: Path, path: str) -> None:
 
 
 def tree_size(tree: Path) -> int:
-    """How much its files take, in bytes; what they share with other trees is not known."""
+    """The space that its files take, in bytes; what they share with other trees is not taken into account."""
     return int(run_tool(("du", "-sx", "-B1", os.fspath(tree)), timeout_s=COPY_TIMEOUT_S).stdout.split()[0])

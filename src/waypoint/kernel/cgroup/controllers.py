@@ -1,6 +1,6 @@
-"""The controllers of cgroups that hold a branch to its limits: where this host has each, and their files.
+"""The cgroup controllers that enforce the limits of a branch: where this host has each, and their files.
 
-A controller works in the one tree of version 2, or, on a host that still mounts version 1 beside it, in a tree of
+A controller works in the one tree of version 2, or, on a host that still mounts version 1 as well, in a tree of
 its own. The files differ, what they mean is the same.
 """
 
@@ -16,7 +16,7 @@ __all__ = ["CpuLimit", "Controller", "MemoryLimit", "PidsLimit", "find_controlle
 
 NAMES = ("memory", "cpu", "pids")
 CPU_PERIOD_US = 100_000
-_STEP_BYTES = 4 << 20  # above what is held and cannot be pushed out: room for the next small thing
+_STEP_BYTES = 4 << 20  # above what is in use and cannot be reclaimed: space for the next small allocation
 _STEPS = 8
 
 
@@ -29,7 +29,7 @@ class Controller:
     root: Path
 
     def enable(self) -> None:
-        """Let the groups right below the root have its files; in version 1 they always do."""
+        """Give the groups directly below the root this controller's files; in version 1 they always have them."""
         if self.version == 1:
             return
         enabled = self.root / "cgroup.subtree_control"
@@ -52,7 +52,7 @@ def _remedy(number: int | None, root: Path) -> str:
 
 
 def find_controllers(mountinfo: str | None = None) -> Mapping[str, Controller]:
-    """Those that limits need and that this host has, by name."""
+    """The controllers that limits need and that this host has, by name."""
     text = (
         Path("/proc/self/mountinfo").read_text(errors="surrogateescape") if mountinfo is None else mountinfo
     )
@@ -63,23 +63,23 @@ def find_controllers(mountinfo: str | None = None) -> Mapping[str, Controller]:
         if kind not in ("cgroup", "cgroup2"):
             continue
         root = Path(left.split(" ")[4])
-        has = options.split(" ")[-1].split(",") if kind == "cgroup" else _in_version_2(root)
+        present = options.split(" ")[-1].split(",") if kind == "cgroup" else _controllers_of_version_2(root)
         for name in NAMES:
-            if name in has:
-                # A tree that is mounted twice is taken where find_cgroup2() takes it.
+            if name in present:
+                # Of a tree that is mounted twice, the first mount is taken, as by find_cgroup2().
                 found.setdefault(name, Controller(name=name, version=1 if kind == "cgroup" else 2, root=root))
     return found
 
 
-def _in_version_2(root: Path) -> list[str]:
+def _controllers_of_version_2(root: Path) -> list[str]:
     try:
         return (root / "cgroup.controllers").read_text().split()
-    except OSError:  # mounted over, or not for us
+    except OSError:  # hidden by another mount, or not readable for us
         return []
 
 
 class MemoryLimit:
-    """The memory of a group, what the kernel caches of its files included; nothing of it goes to swap."""
+    """The memory of a group, including what the kernel caches of its files; none of it goes to swap."""
 
     def __init__(self, group: Path, version: int) -> None:
         self.group = group
@@ -94,9 +94,9 @@ class MemoryLimit:
         return _number(self.group / ("memory.usage_in_bytes" if self._is_first else "memory.current"))
 
     def set(self, limit_bytes: int) -> int:
-        """Return the limit in force: a higher one, just above what is held, if so much cannot be pushed out.
+        """Set a limit; return the one in force: higher, just above what is in use, if too little can be reclaimed.
 
-        Nothing is killed for that. Whoever goes beyond it later is.
+        No process is killed for that. One that exceeds the limit later is.
         """
         return self._set_first(limit_bytes) if self._is_first else self._set_second(limit_bytes)
 
@@ -116,7 +116,7 @@ class MemoryLimit:
                 (self.group / "memory.limit_in_bytes").write_text(str(limit_bytes))
                 _write_if_there(self.group / "memory.memsw.limit_in_bytes", str(limit_bytes))
             except OSError as error:
-                # It could not push out enough; what is in use meanwhile may grow.
+                # The kernel could not reclaim enough; what is in use may grow meanwhile.
                 if error.errno != errno.EBUSY or step == _STEPS:
                     raise
                 self._lift_first()
@@ -130,7 +130,7 @@ class MemoryLimit:
             _write_if_there(self.group / name, "-1")
 
     def _set_second(self, limit_bytes: int) -> int:
-        # The kernel would kill to get below memory.max; it only tries to when it is asked so.
+        # To get below memory.max the kernel would kill processes; memory.reclaim only makes it try.
         excess = self.usage() - limit_bytes
         if excess > 0:
             _try_to_reclaim(self.group / "memory.reclaim", excess)
@@ -156,7 +156,7 @@ class PidsLimit:
         return _number(self.group / "pids.current")
 
     def set(self, limit: int) -> None:
-        """More than that many may be there already; they are left alone."""
+        """If there are more than that many already, they keep running."""
         (self.group / "pids.max").write_text(str(limit))
 
 
@@ -176,7 +176,7 @@ class CpuLimit:
             (self.group / "cpu.max").write_text(f"{quota_us} {CPU_PERIOD_US}")
 
     def throttled_s(self) -> float:
-        """How long its processes had to wait for their next share, all added up."""
+        """How long its processes had to wait for their next share of time, all added up."""
         figures = dict(line.split() for line in (self.group / "cpu.stat").read_text().splitlines())
         return (
             int(figures["throttled_time"]) / 1e9 if self._is_first else int(figures["throttled_usec"]) / 1e6
@@ -188,7 +188,7 @@ def _number(path: Path) -> int:
 
 
 def _write_if_there(path: Path, text: str) -> None:
-    """A kernel that cannot swap, or does not count it, lacks some files."""
+    """Write to a file if it exists: a kernel that cannot swap, or does not count it, lacks some."""
     if path.exists():
         path.write_text(text)
 
@@ -201,7 +201,7 @@ def _try_to_reclaim(path: Path, excess: int) -> None:
     try:
         os.write(fd, str(excess).encode())
     except OSError as error:
-        if error.errno != errno.EAGAIN:  # not all of it could be
+        if error.errno != errno.EAGAIN:  # not all of it could be reclaimed
             raise
     finally:
         os.close(fd)

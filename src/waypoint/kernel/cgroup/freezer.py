@@ -1,7 +1,7 @@
 """Keep every process of a cgroup from running, and never longer than we live.
 
-A frozen cgroup stays so when whoever froze it dies. So a guard waits beside us: a process that does nothing until
-it is alone, and then lets the members go. The locks that it is given are held until it has done so.
+A cgroup stays frozen when the process that froze it dies. So we start a guard: a process that waits until we have
+ended, and then thaws the cgroup. It holds the locks that it is given until it has done so.
 """
 
 import os
@@ -16,7 +16,7 @@ _GUARD = 'read -r _; echo 0 >"$1"'
 
 
 class Freezer:
-    """A context manager: what was stopped in the block runs again after it. Members may also be killed meanwhile."""
+    """A context manager: members frozen in the block run again after it. They may also be killed meanwhile."""
 
     def __init__(self, cgroup: Cgroup, hold: Sequence[int] = ()) -> None:
         self._cgroup = cgroup
@@ -31,14 +31,14 @@ class Freezer:
         if self._pipe is None:
             return
         self._cgroup.thaw()
-        if self._guard is not None:  # at once: it must not let go of what someone else stops later
+        if self._guard is not None:  # kill it at once: it must not thaw what someone else freezes later
             self._guard.kill()
             self._guard.wait()
         os.close(self._pipe)
         self._pipe = None
 
     def begin(self) -> None:
-        """Let no member run another instruction; one that somebody traces stays where it is when it is let go."""
+        """Begin to freeze the members. One that is traced stays where it is when its tracer lets it go."""
         waiting, self._pipe = os.pipe()
         try:
             self._guard = spawn(
@@ -53,5 +53,5 @@ class Freezer:
         self._cgroup.begin_freeze()
 
     def wait(self) -> None:
-        """Until the kernel says that all have stopped."""
+        """Wait until the kernel reports that all members have stopped."""
         self._cgroup.await_frozen()

@@ -1,4 +1,4 @@
-"""One cgroup v2 directory for each live branch: who belongs to it, and how all of it ends at once.
+"""One cgroup v2 directory for each live branch: which processes belong to it, and how all are ended at once.
 
 The kernel's own list of members is the truth about a branch; recorded pids only say where to look.
 """
@@ -32,14 +32,14 @@ def find_cgroup2(mountinfo: str | None = None) -> Path:
 
 
 def remove_group(path: Path) -> None:
-    """Remove a directory of any cgroup tree whose members have ended; done already is fine."""
+    """Remove a directory of any cgroup tree, if it still exists; its members have ended."""
     _remove_group(path, lambda: None)
 
 
-def _remove_group(path: Path, empty: Callable[[], None]) -> None:
+def _remove_group(path: Path, end_members: Callable[[], None]) -> None:
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while True:
-        empty()
+        end_members()
         try:
             path.rmdir()
         except FileNotFoundError:
@@ -74,7 +74,7 @@ class Cgroup:
         return [int(pid) for pid in (self.path / "cgroup.procs").read_text().split()]
 
     def begin_freeze(self) -> None:
-        """Let the members stop, without waiting until they have."""
+        """Begin to freeze the members, without waiting until they have stopped."""
         (self.path / "cgroup.freeze").write_text("1")
 
     def await_frozen(self) -> None:
@@ -82,31 +82,31 @@ class Cgroup:
         self._wait_until("frozen 1", FREEZE_TIMEOUT_S, "did not stop")
 
     def thaw(self) -> None:
-        """Let members go on that were frozen. Running already, or gone, is fine."""
-        with _unless_gone():
+        """Let frozen members run again. A cgroup that is not frozen or no longer exists is fine."""
+        with _unless_removed():
             (self.path / "cgroup.freeze").write_text("0")
 
     def begin_kill(self) -> None:
         """Kill every member without waiting for their end; a cgroup that does not exist has none."""
-        with _unless_gone():
+        with _unless_removed():
             (self.path / "cgroup.kill").write_text("1")
 
     def kill(self) -> None:
-        """Kill every member and wait until the kernel says that none is left."""
+        """Kill every member and wait until the kernel reports that no process is left."""
         self.begin_kill()
-        with _unless_gone():
+        with _unless_removed():
             self._wait_until("populated 0", KILL_TIMEOUT_S, "did not die")
 
     def remove(self) -> None:
-        """Kill the members and remove the directory; done already is fine."""
-        # Again and again: one that a command which died had just told to enter may come after the others are dead.
+        """Kill the members and remove the directory, if it still exists."""
+        # Kill repeatedly: a command that died may have sent a process here that arrives after the others are dead.
         _remove_group(self.path, self.kill)
 
     def _wait_until(self, state: str, timeout_s: float, complaint: str) -> None:
         deadline = time.monotonic() + timeout_s
         with open(self.path / "cgroup.events") as events:
             poll = select.poll()
-            poll.register(events, select.POLLPRI)  # the kernel signals each change of the file so
+            poll.register(events, select.POLLPRI)  # the kernel signals each change of the file this way
             while state not in events.read():
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -116,8 +116,8 @@ class Cgroup:
 
 
 @contextmanager
-def _unless_gone() -> Iterator[None]:
-    """Someone else may have removed the cgroup meanwhile, and its members have ended with it."""
+def _unless_removed() -> Iterator[None]:
+    """Ignore that someone else has removed the cgroup meanwhile: its members have ended too."""
     try:
         yield
     except OSError as error:

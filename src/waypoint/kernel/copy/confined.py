@@ -1,7 +1,7 @@
 """Reach files below a root by descriptor, so that no link leads out of it, whatever changes meanwhile.
 
-The programs of a branch may swap a directory for a link at any moment, so nothing is looked at first and
-opened by its path afterwards. A path is walked once, by the kernel, which keeps it below the root
+The programs of a branch may swap a directory for a link at any moment, so we never check a path first and open it
+afterwards. A path is walked once, by the kernel, which keeps it below the root
 (``openat2``); every further step starts from a descriptor and follows no link.
 
 Read next: :mod:`waypoint.kernel.copy.file_tree`, which copies from one descriptor to another.
@@ -56,9 +56,9 @@ _RAMFS = 0x858458F6
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where something is to be put: ``names``, one below the other, below an open directory.
+    """Where to put something: at ``names``, one below the other, below an open directory.
 
-    All names but the last are missing directories. No names: the directory itself is meant.
+    All names but the last are missing directories. Without names, the directory itself is meant.
     """
 
     directory: int
@@ -79,7 +79,7 @@ class Root:
 
     @contextmanager
     def found(self, path: str, *, follow: bool = False) -> Iterator[int]:
-        """What is at ``path``, as a descriptor that only names it: nothing is opened by that."""
+        """What is at ``path``, as a descriptor that only refers to it (O_PATH): the file itself is not opened."""
         with naming(self.shown(path)):
             fd = self.open(path, os.O_PATH if follow else os.O_PATH | os.O_NOFOLLOW)
         try:
@@ -89,7 +89,7 @@ class Root:
 
     @contextmanager
     def destination(self, path: str, *, into: str | None = None) -> Iterator[Destination]:
-        """Where a copy to ``path`` goes. If a directory is there, the name ``into`` in it is meant.
+        """Where a copy to ``path`` goes. If a directory is there, it goes to the name ``into`` in it.
 
         A path that ends in a slash means a directory, and a link at its end is followed; otherwise a link
         there is what will be replaced.
@@ -98,7 +98,7 @@ class Root:
         means_directory = path.endswith(("/", "/.", "/.."))
         last = [] if means_directory else [parts.pop()]
         with naming(self.shown(path)):
-            directory, missing = self._deepest(parts)
+            directory, missing = self._open_deepest(parts)
             try:
                 names = (*missing, *last)
                 if not missing and last and is_directory(directory, last[0]):
@@ -107,10 +107,14 @@ class Root:
                     names, means_directory = (), True
                 if not names and os.path.samestat(os.fstat(directory), os.fstat(self.fd)):
                     raise CopyFailed(
-                        self.shown(path), "a root cannot be the destination", hint="name what is to be in it"
+                        self.shown(path),
+                        "a root cannot be the destination",
+                        hint="name the file or directory to make in it",
                     )
                 if is_of_the_kernel(directory):
-                    raise CopyFailed(self.shown(path), "nothing can be put into a file system of the kernel")
+                    raise CopyFailed(
+                        self.shown(path), "nothing can be copied into a file system of the kernel"
+                    )
             except BaseException:
                 os.close(directory)
                 raise
@@ -121,8 +125,8 @@ class Root:
         finally:
             os.close(directory)
 
-    def _deepest(self, parts: list[str]) -> tuple[int, tuple[str, ...]]:
-        """The deepest directory of a path that is there, opened, and the names that are missing below it."""
+    def _open_deepest(self, parts: list[str]) -> tuple[int, tuple[str, ...]]:
+        """Open the deepest directory of a path that exists; return it, and the names that are missing below it."""
         for count in range(len(parts), -1, -1):
             try:
                 found = self.open("/" + "/".join(parts[:count]), os.O_PATH | os.O_DIRECTORY)
@@ -134,7 +138,7 @@ class Root:
             finally:
                 os.close(found)
             if missing and (".." in missing or status_of(directory, missing[0]) is not None):
-                os.close(directory)  # a link that leads nowhere, or back from where there is nothing
+                os.close(directory)  # a broken link, or `..` below a missing directory
                 break
             return directory, missing
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -146,7 +150,7 @@ class Root:
                 return openat2(self.fd, path, flags, self.resolve)
             except BlockingIOError:
                 continue
-        raise OSError(errno.EAGAIN, "directories on the way keep being renamed")
+        raise OSError(errno.EAGAIN, "directories in the path keep being renamed")
 
 
 @contextmanager
@@ -158,9 +162,9 @@ def host_root() -> Iterator[Root]:
 
 @contextmanager
 def directory_root(directory: Path, label: str | None = None, *, resolve: int = 0) -> Iterator[Root]:
-    """A directory that is somebody's root file system: its links are followed as they will be there.
+    """A directory that is somebody's root file system: links in it are followed as they will be there.
 
-    With ``resolve`` they are held to that as well: RESOLVE_NO_SYMLINKS follows none.
+    ``resolve`` restricts them further: with RESOLVE_NO_SYMLINKS no link is followed.
     """
     with closing(os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
         yield Root(fd, os.fspath(directory) if label is None else label, _CONFINED | resolve)
@@ -174,7 +178,7 @@ def process_root(pid: int, cgroup: Cgroup, label: str) -> Iterator[Root]:
     except FileNotFoundError as error:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from error
     with closing(process):
-        # Asked after the directory was opened: it stays that of the process that had the pid then.
+        # Checked only after the directory is open: it stays that of the process that had the pid then.
         if not cgroup.is_populated() or pid not in cgroup.members():
             raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
         root = os.open("root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=process)
@@ -184,7 +188,7 @@ def process_root(pid: int, cgroup: Cgroup, label: str) -> Iterator[Root]:
 
 @contextmanager
 def naming(shown: str) -> Iterator[None]:
-    """Let an OSError of the block tell the whole path; one that does already is left as it is."""
+    """Make an OSError of the block name the whole path, unless it does so already."""
     try:
         yield
     except OSError as error:
@@ -209,7 +213,7 @@ def opened_directory(directory: int, name: str) -> Iterator[int]:
 
 @contextmanager
 def reopened(found: int, flags: int) -> Iterator[int]:
-    """Open what a descriptor of :meth:`Root.found` names; it cannot have become something else since."""
+    """Open what a descriptor of :meth:`Root.found` refers to; it cannot have become something else since."""
     with closing(_reopen(found, flags)) as fd:
         yield fd
 
@@ -232,12 +236,12 @@ def status_of(directory: int, name: str) -> os.stat_result | None:
 
 
 def is_of_the_kernel(fd: int) -> bool:
-    """Whether an open file lies in /proc, /sys or the like, where files are the kernel's answers."""
+    """Whether an open file lies in /proc, /sys or the like, where the kernel makes up what files contain."""
     return file_system_type(fd) in _KERNEL_FILE_SYSTEMS
 
 
 def holds_secrets(fd: int) -> bool:
-    """Whether an open file lies where the secrets of a branch are: nothing else in it is on a ramfs."""
+    """Whether an open file lies where the secrets of a branch are: nothing else in a branch is on a ramfs."""
     return file_system_type(fd) == _RAMFS
 
 
@@ -266,7 +270,7 @@ def _reopen(found: int, flags: int) -> int:
     try:
         return os.open(f"/proc/self/fd/{found}", flags | os.O_CLOEXEC)
     except OSError as error:
-        raise OSError(error.errno, error.strerror) from error  # our own path for it says nothing
+        raise OSError(error.errno, error.strerror) from error  # without our own path, which says nothing
 
 
 @contextmanager

@@ -53,7 +53,7 @@ BUFFER_BYTES = 1 << 20
 DEPTH_MAX = 256  # two descriptors for each level
 UNSIZED_BYTES_MAX = 64 << 20
 PERMISSIONS = 0o777
-PARENT_MODE = 0o755  # of directories nobody has given us a mode for
+PARENT_MODE = 0o755  # of directories for which nobody has given a mode
 READING = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
 
 _TEMPORARY = re.compile(r"\.waypoint-copy-[0-9a-f]{16}")
@@ -67,7 +67,7 @@ _KINDS = {
 
 
 class CopyJob:
-    """One copy under way: how links are taken, and what was done so far."""
+    """One copy in progress: whether links are kept, and what has been copied so far."""
 
     def __init__(
         self, *, keeps_links: bool = False, on_progress: Callable[[CopyResult], None] | None = None
@@ -91,7 +91,7 @@ class CopyJob:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether an entry is a copy that is not finished, or was cut off."""
+    """Whether an entry is a copy that is in progress or was interrupted."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
@@ -101,11 +101,11 @@ def list_names(directory: int) -> list[str]:
 
 
 def refuse(mode: int, shown: str) -> NoReturn:
-    """Raise what there is to say about an entry that cannot be copied."""
+    """Raise CopyFailed for an entry of a kind that cannot be copied."""
     kind = _KINDS.get(stat.S_IFMT(mode), "of an unknown kind")
     hint = "only files and directories are copied"
     if stat.S_ISLNK(mode):
-        hint = "copy what it leads to by its own name, or links as links: --links"
+        hint = "copy the file or directory that it points to, or keep links with --links"
     raise CopyFailed(shown, f"it is {kind}", hint=hint)
 
 
@@ -115,10 +115,10 @@ def check_tree(directory: int, job: CopyJob, shown: str, depth: int = 0) -> None
         raise CopyFailed(shown, f"it is more than {DEPTH_MAX} directories deep", hint="copy a part of it")
     with naming(shown):
         if is_of_the_kernel(directory):
-            what = "a tree of files that the kernel makes up as they are read cannot be copied"
+            what = "the kernel makes up its files as they are read, so the tree cannot be copied"
             raise CopyFailed(shown, what, hint="copy single files of it")
         if holds_secrets(directory):
-            raise CopyFailed(shown, "secrets are in no copy of a tree", hint="copy what is beside them")
+            raise CopyFailed(shown, "secrets are not copied with a tree", hint="copy the other files by name")
         with os.scandir(directory) as entries:
             found = [entry for entry in entries if not is_temporary(entry.name)]
     for entry in sorted(found, key=lambda entry: entry.name):
@@ -144,7 +144,7 @@ def copy_tree(source: int, target: int, job: CopyJob, shown: str, depth: int = 0
 def copy_entry(source: int, target: int, name: str, job: CopyJob, shown: str, depth: int = 0) -> None:
     """Copy one entry of an open directory, with all below it, into another directory.
 
-    An entry that has vanished since it was listed is no error: programs go on while we copy.
+    An entry that was removed since it was listed is no error: programs keep running while we copy.
     """
     status = status_of(source, name)
     if status is None:
@@ -182,7 +182,7 @@ def make_file(directory: int, name: str) -> Iterator[int]:
 def copy_content(source: int, target: int, job: CopyJob, shown: str) -> None:
     """Copy an open file into a new one, with its permission bits and its holes.
 
-    As much as the file held when we looked is copied, so that one that grows all the time has an end.
+    Only what the file held at the beginning is copied, so that copying one that keeps growing ends.
     """
     status = require_regular(source, shown)
     with naming(shown):
@@ -197,7 +197,7 @@ def copy_content(source: int, target: int, job: CopyJob, shown: str) -> None:
 
 
 def read_content(source: int, shown: str) -> bytes:
-    """All that an open file held when we looked; a file that the kernel makes up, to its end."""
+    """What an open file held at the beginning; if its size is given as 0, all up to its end."""
     status = require_regular(source, shown)
     chunks, left = [], status.st_size
     with naming(shown):
@@ -219,25 +219,25 @@ def require_regular(source: int, shown: str) -> os.stat_result:
 
 
 def _read_unsized(source: int, shown: str) -> bytes:
-    """Files of /proc say that they are empty, so the end is where no more comes; but not every one has an end."""
+    """Read to the end: files of /proc report a size of 0, whatever they hold. But not every file has an end."""
     chunks, total = [], 0
     while chunk := os.read(source, BUFFER_BYTES):
         chunks.append(chunk)
         total += len(chunk)
         if total > UNSIZED_BYTES_MAX:
-            raise CopyFailed(shown, "it was empty when opened, and now has no end")
+            raise CopyFailed(shown, "it was empty when opened, but reading it does not end")
     return b"".join(chunks)
 
 
 def _copy_sized(source: int, target: int, size: int, job: CopyJob) -> int:
-    """Copy what is data in the first ``size`` bytes; return the length of the copy."""
+    """Copy the first ``size`` bytes, except holes; return the length of the copy."""
     buffer = memoryview(bytearray(min(size, BUFFER_BYTES)))
     for start, end in _data_ranges(source, size):
         at = start
         while at < end:
             count = os.preadv(source, [buffer[: end - at]], at)
             if count == 0:
-                return at  # it became shorter, or is an attribute in /sys that fills no page
+                return at  # the file became shorter, or is an attribute in /sys that fills no page
             write_all(target, buffer[:count], at)
             at += count
             job.advance(size_bytes=count)
@@ -256,7 +256,7 @@ def _data_ranges(source: int, size: int) -> Iterator[tuple[int, int]]:
                 return
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
                 raise
-            start, end = at, size  # a file system that does not tell
+            start, end = at, size  # this file system does not report holes
         yield start, min(end, size)
         at = end
 
@@ -269,7 +269,7 @@ def write_all(target: int, data: bytes | memoryview, at: int) -> None:
 
 
 def remove_entry(directory: int, name: str, depth: int = 0) -> None:
-    """Remove an entry of an open directory and all below it; gone already is fine."""
+    """Remove an entry of an open directory and all below it, if it still exists."""
     try:
         os.unlink(name, dir_fd=directory)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """Give a finished copy its name, so that nobody ever sees half of it.
 
-A copy is written beside its destination under a name of its own, ``.waypoint-copy-…``, and renamed when it
-is whole. If we die before that, it stays behind, and the next copy into the same directory removes it; the
-lock that a writer holds on its copy tells that one apart from a copy under way.
+A copy is written next to its destination under a temporary name, ``.waypoint-copy-…``, and renamed when it
+is complete. If we die before that, it stays behind, and the next copy into the same directory removes it. A copy
+in progress stays: its writer holds a lock on it.
 """
 
 import errno
@@ -70,7 +70,7 @@ def put_file(destination: Destination, fill: Callable[[int], None]) -> None:
 def put_directory(destination: Destination, fill: Callable[[int], None]) -> None:
     """Let ``fill`` fill a new directory and give it its mode; put it at ``destination``, or merge it into one there.
 
-    The destination is not touched before the copy is whole. A merge replaces file by file.
+    The destination is not touched before the copy is complete. A merge replaces file by file.
     """
     if destination.names:
         _require_replaceable(
@@ -116,19 +116,19 @@ def _fill_below(directory: int, names: tuple[str, ...], fill: Callable[[int], No
 
 
 def _merge(source: int, target: int, shown: str) -> None:
-    """Move all entries of an open directory into another; what cannot be replaced is found out first."""
-    _meet(source, target, shown, _check)
-    _meet(source, target, shown, lambda below, onto, name, path: _move(below, name, onto, name, path))
+    """Move all entries of an open directory into another, after checking that each can be put there."""
+    _walk_both(source, target, shown, _check)
+    _walk_both(source, target, shown, lambda below, onto, name, path: _move(below, name, onto, name, path))
 
 
-def _meet(source: int, target: int, shown: str, visit: _Visit) -> None:
-    """Visit every entry of a tree, except directories that meet one of the same name: they are entered."""
+def _walk_both(source: int, target: int, shown: str, visit: _Visit) -> None:
+    """Visit every entry of a tree; but a directory that both trees have is entered instead."""
     for name in list_directory(source):
         path = f"{shown}/{name}"
         with naming(path):
             if is_directory(source, name) and is_directory(target, name):
                 with opened_directory(source, name) as below, opened_directory(target, name) as onto:
-                    _meet(below, onto, path, visit)
+                    _walk_both(below, onto, path, visit)
             else:
                 visit(source, target, name, path)
 
@@ -138,7 +138,7 @@ def _check(source: int, target: int, name: str, shown: str) -> None:
 
 
 def _move(source: int, old_name: str, target: int, name: str, shown: str) -> None:
-    """Rename an entry, over what has the new name or, if both are directories, into it."""
+    """Rename an entry, replacing what has the new name; if both are directories, merge the one into the other."""
     moves_directory, is_there = is_directory(source, old_name), status_of(target, name) is not None
     _require_replaceable(target, name, shown, by_directory=moves_directory)
     try:
@@ -146,7 +146,8 @@ def _move(source: int, old_name: str, target: int, name: str, shown: str) -> Non
             with opened_directory(source, old_name) as below, opened_directory(target, name) as onto:
                 _merge(below, onto, shown)
         elif moves_directory and is_there:
-            rename_at(source, old_name, target, name, RENAME_EXCHANGE)  # and the old one goes with the copy
+            # The entry that was there is then removed with the copy.
+            rename_at(source, old_name, target, name, RENAME_EXCHANGE)
         else:
             if is_there:
                 _write_out(source, old_name)
@@ -154,14 +155,14 @@ def _move(source: int, old_name: str, target: int, name: str, shown: str) -> Non
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        # Another file system is mounted below the destination: the copy goes there once more.
+        # Another file system is mounted below the destination: copy once more, into that.
         with _staged(target, make_directory) as (_, made):
             copy_entry(source, made, old_name, CopyJob(keeps_links=True), shown)
             _move(made, old_name, target, name, shown)
 
 
 def _write_out(directory: int, name: str) -> None:
-    """A file must be on disk before it takes the place of another; a link holds nothing to lose."""
+    """Write a file to disk before it replaces another; a link holds nothing to lose."""
     status = status_of(directory, name)
     if status is not None and stat.S_ISREG(status.st_mode):
         with opened(directory, name, READING) as fd:
@@ -175,21 +176,23 @@ def _require_replaceable(directory: int, name: str, shown: str, *, by_directory:
     if stat.S_ISDIR(there.st_mode) and not by_directory:
         raise CopyFailed(shown, "a directory is there", hint="remove it first, or choose another name")
     is_device = stat.S_ISCHR(there.st_mode) or stat.S_ISBLK(there.st_mode)
-    # /dev/stdout and the like: who names them wants to write to them, not to replace them.
+    # /dev/stdout and the like: whoever names them wants to write to them, not to replace them.
     if is_device or (
         stat.S_ISLNK(there.st_mode) and os.readlink(name, dir_fd=directory).startswith("/proc/")
     ):
         raise CopyFailed(shown, "a device is there", hint="name a file, or - for a tar stream")
-    # From outside the kernel would let us, and the branch would lose its mount.
+    # From outside the branch the kernel would allow it, and the branch would lose its mount.
     if not stat.S_ISDIR(there.st_mode) and is_mount_point(directory, name):
-        raise CopyFailed(shown, "a volume is there", hint="copy to the file on the host that it shows")
+        raise CopyFailed(
+            shown, "a volume is there", hint="copy to the file of the host that is mounted there"
+        )
 
 
 @contextmanager
 def _staged(
     directory: int, make: Callable[[int, str], AbstractContextManager[int]]
 ) -> Iterator[tuple[str, int]]:
-    """A new entry under a name of its own, locked. Whatever has that name at the end is removed."""
+    """A new entry under a temporary name, locked. Whatever has that name at the end is removed."""
     _remove_leftovers(directory)
     for _ in range(_TRIES):
         name = f".waypoint-copy-{os.urandom(8).hex()}"
@@ -204,7 +207,7 @@ def _staged(
 
 
 def _claim(made: int) -> bool:
-    """Lock a new entry. Another copy may have taken it for a leftover just before that."""
+    """Lock a new entry. False if another copy took it for a leftover just before that."""
     try:
         fcntl.flock(made, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -213,7 +216,7 @@ def _claim(made: int) -> bool:
 
 
 def _remove_leftovers(directory: int) -> None:
-    """Remove copies that were cut off. They are in nobody's way, so one that stays is no failure."""
+    """Remove interrupted copies. They are in nobody's way, so it is no error if one stays."""
     for name in filter(is_temporary, list_directory(directory)):
         status = status_of(directory, name)
         if status is None:
@@ -223,5 +226,5 @@ def _remove_leftovers(directory: int) -> None:
                 with opened(directory, name, READING) as left:
                     fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     remove_entry(directory, name)
-            else:  # what a directory has replaced; only copies themselves are locked
+            else:  # something that a directory has replaced; only copies themselves are locked
                 remove_entry(directory, name)

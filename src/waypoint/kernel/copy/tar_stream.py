@@ -2,7 +2,7 @@
 
 An archive may come from anywhere, so its names are not trusted: absolute ones, ``..``, links, devices and
 whatever else would not be copied are refused by name. Members are written by descriptor below the directory
-they belong in, so that no link made by an earlier member, or by a program meanwhile, leads one elsewhere.
+they belong in, so that no link made by an earlier member, or by a program meanwhile, redirects them.
 """
 
 import lzma
@@ -36,7 +36,7 @@ from waypoint.kernel.copy.file_tree import (
 __all__ = ["Readable", "TarWriter", "Writable", "unpack_tar"]
 
 RECORD_BYTES = 10240  # archives end on a multiple of this, as tar itself writes them
-# Of the library that reads archives, when one is cut off or damaged.
+# Raised by the library that reads archives, when one is cut off or damaged.
 _READ_ERRORS = (
     tarfile.TarError,
     EOFError,
@@ -77,7 +77,7 @@ class TarWriter:
         self._written = 0
 
     def add_directory(self, directory: int, name: str, shown: str, depth: int = 0) -> None:
-        """An open directory and all below it."""
+        """Add an open directory and all below it."""
         if depth > DEPTH_MAX:
             raise CopyFailed(shown, f"it is more than {DEPTH_MAX} directories deep", hint="copy a part of it")
         self._add_header(name, tarfile.DIRTYPE, os.fstat(directory))
@@ -87,7 +87,7 @@ class TarWriter:
             with naming(path):
                 status = status_of(directory, entry)
                 if status is None:
-                    continue  # gone since it was listed: programs go on while we copy
+                    continue  # removed since it was listed: programs keep running while we copy
                 if stat.S_ISDIR(status.st_mode):
                     with opened_directory(directory, entry) as below:
                         self.add_directory(below, member, path, depth + 1)
@@ -100,11 +100,11 @@ class TarWriter:
                     refuse(status.st_mode, path)
 
     def add_file(self, content: int, name: str, shown: str) -> None:
-        """An open file. Its size goes before it, so it has to be as long as it was when we looked."""
+        """Add an open file. Its size is written before its content, so it must not become shorter meanwhile."""
         status = require_regular(content, shown)
         if (
             status.st_size <= BUFFER_BYTES
-        ):  # also what the kernel makes up, whose size is known only when read
+        ):  # also files of /proc and the like, whose size is known only when they are read
             data = read_content(content, shown)
             self._add_header(name, tarfile.REGTYPE, status, size=len(data))
             self._write_data(data)
@@ -152,7 +152,7 @@ class TarWriter:
 def unpack_tar(stream: Readable, directory: int, job: CopyJob) -> None:
     """Unpack an archive, compressed or not, into an open new directory.
 
-    Raises CopyFailed at the first member that is refused; the caller gives up the directory then.
+    Raises CopyFailed at the first member that is refused; the caller discards the directory then.
     """
     mode = PARENT_MODE
     with _reading():
@@ -169,7 +169,7 @@ def unpack_tar(stream: Readable, directory: int, job: CopyJob) -> None:
                 member = archive.next()
             if member is None:
                 break
-            vars(archive)["members"].clear()  # it would remember every one
+            vars(archive)["members"].clear()  # otherwise it would keep every member in memory
             shown = f"tar:{member.name}"
             names = _checked_names(member.name, shown)
             if not names and member.isdir():
@@ -189,7 +189,7 @@ def _unpack(
     shown: str,
 ) -> None:
     if member.isdir():
-        with _made(directory, names) as made:
+        with _made_directory(directory, names) as made:
             os.fchmod(made, member.mode & PERMISSIONS)
         job.advance(directories=1)
         return
@@ -197,14 +197,14 @@ def _unpack(
         refuse(_REFUSED.get(member.type, 0), shown)
     if not names:
         raise CopyFailed(shown, "it is not a directory, but has the name of one")
-    with _made(directory, names[:-1]) as parent:
+    with _made_directory(directory, names[:-1]) as parent:
         name = names[-1]
         if is_directory(parent, name):
             raise CopyFailed(shown, "the archive has a directory of the same name")
         remove_entry(parent, name)  # of members with the same name the last one counts
         if member.issym():
             if "\0" in member.linkname:
-                raise CopyFailed(shown, "it leads to what cannot be a name")
+                raise CopyFailed(shown, "its target contains a null byte")
             os.symlink(member.linkname, name, dir_fd=parent)
             job.advance(links=1)
             return
@@ -246,8 +246,8 @@ def _copy_earlier(directory: int, link: str, made: int, job: CopyJob, shown: str
 
 
 @contextmanager
-def _made(directory: int, names: list[str]) -> Iterator[int]:
-    """A directory below an open one; what is missing of it is made."""
+def _made_directory(directory: int, names: list[str]) -> Iterator[int]:
+    """Open a directory below an open one; make those on the way that are missing."""
     with ExitStack() as stack:
         at = directory
         for name in names:
@@ -264,7 +264,7 @@ def _checked_names(name: str, shown: str) -> list[str]:
     parts = name.split("/")
     if name.startswith("/") or ".." in parts or "\0" in name:
         raise CopyFailed(
-            shown, "its name leads out of the destination", hint="make the archive with tar -C DIR ."
+            shown, "its name points outside the destination", hint="make the archive with tar -C DIR ."
         )
     if len(parts) > DEPTH_MAX:
         raise CopyFailed(shown, f"it is more than {DEPTH_MAX} directories deep")

@@ -1,8 +1,8 @@
-"""Save the process tree of a branch, and bring one back beside whatever runs.
+"""Save the process tree of a branch, and restore one next to whatever runs.
 
 CRIU works inside the branch's network namespace and leaves the network alone; letting it dump or restore the namespace
-costs tens of milliseconds more. At a restore it also works in the branch's cgroup, so all it makes is born there:
-whatever happens to us, killing that cgroup removes a half-restored tree.
+costs tens of milliseconds more. At a restore it also works in the branch's cgroup, so every process that it makes
+starts there: whatever happens to us, killing that cgroup removes a half-restored tree.
 
 Read next: :mod:`waypoint.engine.checkpoint` and :mod:`waypoint.engine.restore`.
 """
@@ -72,12 +72,12 @@ def restore_tree(
     on_begin: Callable[[], None] | None = None,
     on_restored: Callable[[int], None],
 ) -> int:
-    """Bring the tree in ``images`` back to life on ``root``, in that network namespace and in the ``cgroups``,
-    in which CRIU itself works meanwhile; return its pid.
+    """Restore the tree in ``images`` on ``root``, in that network namespace and in the ``cgroups``, in which CRIU
+    itself works meanwhile; return its pid.
 
-    ``root`` must be a mount; ``binds``, each a directory and where it is to be seen, are made for CRIU alone.
-    Without a network namespace it gets a new one. With ``close_connections``, no TCP connection comes back: its
-    descriptor is there, and closed. ``on_begin`` is called before anything is made, ``on_restored`` with the pid
+    ``root`` must be a mount; ``binds``, each a directory and its mount point, are mounted for CRIU alone.
+    Without a network namespace it gets a new one. With ``close_connections``, no TCP connection is restored: its
+    descriptor is there, but closed. ``on_begin`` is called before anything is made, ``on_restored`` with the pid
     before any task runs.
     """
     enter = (

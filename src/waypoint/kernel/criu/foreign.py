@@ -1,4 +1,4 @@
-"""Save a process tree that lives in our own namespaces, and bring it back with the pids it had."""
+"""Save a process tree that runs in our own namespaces, and restore it with the pids it had."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +23,10 @@ def dump_foreign_tree(
     hold: Sequence[int] = (),
     on_saved: Callable[[], None] | None = None,
 ) -> DumpStatistics:
-    """Save the tree of ``pid``; it runs on, or it is killed once it is saved.
+    """Save the tree of ``pid``; it runs on, or is killed once it is saved.
 
-    ``external`` names what restore_foreign_tree() is given in its place; ``hold`` and ``on_saved`` are as for dump_tree().
+    ``external`` names what is not saved, and what restore_foreign_tree() is given a descriptor for; ``hold`` and
+    ``on_saved`` are as for dump_tree().
     """
     network = ("--net", f"/proc/{pid}/ns/net")
     with Worker(criu, images=images, work=work, enter=network, hold=hold) as worker:
@@ -48,7 +49,7 @@ def restore_foreign_tree(
     cgroup: Path | None,
     inherited: Mapping[str, int] | None = None,
 ) -> int:
-    """Bring such a tree back, with the same pids, which must be free; return that of its root.
+    """Restore such a tree with the same pids, which must be free; return the pid of its root.
 
     ``inherited`` are descriptors for what was external when it was saved.
     """

@@ -1,4 +1,4 @@
-"""The few of CRIU's image files that we read, and the one that we mend.
+"""The few of CRIU's image files that we read, and those that we repair.
 
 An image file is two magic words, then messages, each after its length.
 """
@@ -38,7 +38,8 @@ _FILE_TYPE, _FILE_ID, _FILE_REGULAR, _FILE_TTY = 1, 2, 3, 19
 _REGULAR_NAME, _REGULAR_MOUNT, _REGULAR_SIZE, _REGULAR_MODE = 6, 7, 8, 10
 # Of mm.proto and vma.proto.
 _MAPPING, _MAPPED_FILE = 14, 4
-_OF_TERMINAL, _OPENED_AS = 2, 6
+# Of tty.proto: the terminal of an open file, and the regular file that it was opened as.
+_OPEN_TERMINAL, _OPENED_AS = 2, 6
 _CONTROLLING = b"/dev/tty"
 # Of sk-inet.proto.
 _FILE_SOCKET, _SOCKET_PORT, _SOCKET_PEER_PORT = 4, 7, 8
@@ -60,9 +61,9 @@ def read_dump_statistics(path: Path) -> DumpStatistics:
 
 
 def bound_ports(images: Path) -> set[int]:
-    """The ports that saved sockets wait at: TCP listeners, and sockets of UDP that talk to anyone."""
+    """The ports at which saved sockets wait: TCP listeners, and UDP sockets without a peer."""
     _, entries = _read(images / "files.img")
-    sockets = [_part(fields, _FILE_SOCKET) for fields in map(decode, entries) if _FILE_SOCKET in fields]
+    sockets = [_submessage(fields, _FILE_SOCKET) for fields in map(decode, entries) if _FILE_SOCKET in fields]
     return {
         int(port)
         for fields in sockets
@@ -79,7 +80,7 @@ def read_pids(images: Path) -> list[int]:
 def terminals_of_init(images: Path) -> str:
     """The numbers of the terminals whose master process 1 holds, each with the session it controls or 0.
 
-    As native/preload/terminals.c wants to be told: ``0=2,1=57``.
+    In the form that native/preload/terminals.c reads: ``0=2,1=57``.
     """
     terminals = images / "tty-info.img"
     if not terminals.exists():
@@ -89,7 +90,9 @@ def terminals_of_init(images: Path) -> str:
     held = {decode(descriptor)[_DESCRIPTOR_FILE] for descriptor in descriptors}
     files = [fields for fields in map(decode, _read(images / "files.img")[1]) if _FILE_TTY in fields]
     opened = {
-        int(_part(fields, _FILE_TTY).get(_OF_TERMINAL, 0)) for fields in files if fields[_FILE_ID] in held
+        int(_submessage(fields, _FILE_TTY).get(_OPEN_TERMINAL, 0))
+        for fields in files
+        if fields[_FILE_ID] in held
     }
     sessions: dict[int, int] = {}
     for fields in map(decode, _read(terminals)[1]):
@@ -100,43 +103,49 @@ def terminals_of_init(images: Path) -> str:
 
 
 def mend_controlling_terminals(images: Path) -> None:
-    """Let descriptors of /dev/tty be opened by the name of the terminal that they lead to.
+    """Replace the name /dev/tty of open files by that of the terminal it stands for.
 
-    At a restore they are opened before their process has a controlling terminal.
+    A restore opens the files before their process has a controlling terminal.
     """
     magic, entries = _read(images / "files.img")
     if not any(_CONTROLLING in entry for entry in entries):
         return
     files = [decode(entry) for entry in entries]
-    regular = {fields[_FILE_ID]: _part(fields, _FILE_REGULAR) for fields in files if _FILE_REGULAR in fields}
-    opened = [_part(fields, _FILE_TTY) for fields in files if _FILE_TTY in fields]
+    regular = {
+        fields[_FILE_ID]: _submessage(fields, _FILE_REGULAR) for fields in files if _FILE_REGULAR in fields
+    }
+    opened = [_submessage(fields, _FILE_TTY) for fields in files if _FILE_TTY in fields]
     by_name = {
-        tty[_OF_TERMINAL]: regular[tty[_OPENED_AS]]
+        tty[_OPEN_TERMINAL]: regular[tty[_OPENED_AS]]
         for tty in opened
         if regular[tty[_OPENED_AS]][_REGULAR_NAME] != _CONTROLLING
     }
-    proper = {tty[_OPENED_AS]: by_name[tty[_OF_TERMINAL]] for tty in opened if tty[_OF_TERMINAL] in by_name}
+    proper = {
+        tty[_OPENED_AS]: by_name[tty[_OPEN_TERMINAL]] for tty in opened if tty[_OPEN_TERMINAL] in by_name
+    }
     mended = [
-        _renamed(entry, fields, proper[fields[_FILE_ID]]) if fields[_FILE_ID] in proper else entry
+        _with_name_of_terminal(entry, fields, proper[fields[_FILE_ID]])
+        if fields[_FILE_ID] in proper
+        else entry
         for entry, fields in zip(entries, files, strict=True)
     ]
     _write(images / "files.img", magic, mended)
 
 
 def forget_sizes_below(images: Path, directories: Iterable[str]) -> None:
-    """Let open files below these directories have any size when they are opened again.
+    """Allow open files below these directories to have any size when they are restored.
 
-    Otherwise CRIU refuses one that has another size than it had. Not so for files that are mapped: memory
-    and file belong together.
+    Otherwise CRIU refuses one whose size has changed. Files that are mapped keep their size: memory and file
+    belong together.
     """
-    above = tuple(os.fsencode(directory) for directory in directories)
+    parents = tuple(os.fsencode(directory) for directory in directories)
     magic, entries = _read(images / "files.img")
     mapped = _mapped_files(images)
     mended = []
     for entry in entries:
         file = decode(entry)
-        regular = _part(file, _FILE_REGULAR) if _FILE_REGULAR in file else {}
-        if file[_FILE_ID] not in mapped and _is_below(regular.get(_REGULAR_NAME), above):
+        regular = _submessage(file, _FILE_REGULAR) if _FILE_REGULAR in file else {}
+        if file[_FILE_ID] not in mapped and _is_below(regular.get(_REGULAR_NAME), parents):
             regular.pop(_REGULAR_SIZE, None)
             file[_FILE_REGULAR] = encode(regular.items())
             entry = encode(file.items())
@@ -145,9 +154,9 @@ def forget_sizes_below(images: Path, directories: Iterable[str]) -> None:
         _write(images / "files.img", magic, mended)
 
 
-def _is_below(name: int | bytes | None, above: Iterable[bytes]) -> bool:
+def _is_below(name: int | bytes | None, directories: Iterable[bytes]) -> bool:
     return isinstance(name, bytes) and any(
-        name == directory or name.startswith(directory + b"/") for directory in above
+        name == directory or name.startswith(directory + b"/") for directory in directories
     )
 
 
@@ -162,22 +171,24 @@ def _mapped_files(images: Path) -> set[int | bytes]:
     }
 
 
-def _renamed(entry: bytes, file: dict[int, int | bytes], like: dict[int, int | bytes]) -> bytes:
+def _with_name_of_terminal(
+    entry: bytes, file: dict[int, int | bytes], terminal: dict[int, int | bytes]
+) -> bytes:
     regular = file[_FILE_REGULAR]
     if not isinstance(regular, bytes) or decode(regular)[_REGULAR_NAME] != _CONTROLLING:
         return entry
-    # Of a field that is there twice, the last one counts.
-    regular += encode([(field, like[field]) for field in (_REGULAR_NAME, _REGULAR_MOUNT, _REGULAR_MODE)])
+    # Of a field that occurs twice, the last one counts.
+    regular += encode([(field, terminal[field]) for field in (_REGULAR_NAME, _REGULAR_MOUNT, _REGULAR_MODE)])
     return encode([(_FILE_TYPE, file[_FILE_TYPE]), (_FILE_ID, file[_FILE_ID]), (_FILE_REGULAR, regular)])
 
 
-def _part(fields: dict[int, int | bytes], number: int) -> dict[int, int | bytes]:
-    part = fields[number]
-    return decode(part) if isinstance(part, bytes) else {}
+def _submessage(fields: dict[int, int | bytes], number: int) -> dict[int, int | bytes]:
+    message = fields[number]
+    return decode(message) if isinstance(message, bytes) else {}
 
 
 def mend_foreground_groups(images: Path) -> None:
-    """Let no terminal's foreground be a process group that is gone; CRIU could not restore that.
+    """Replace a terminal's foreground process group that no longer exists; CRIU could not restore that.
 
     Between the end of a program and the moment at which its shell takes the terminal back, the foreground
     group has no process: one in ten checkpoints of a shell that runs short commands has it so. The shell,
@@ -189,39 +200,39 @@ def mend_foreground_groups(images: Path) -> None:
     _, processes = _read(images / "pstree.img")
     groups = {decode(process).get(_PROCESS_GROUP) for process in processes}
     magic, entries = _read(terminals)
-    mended = [_mended(entry, groups) for entry in entries]
+    mended = [_with_living_foreground(entry, groups) for entry in entries]
     if mended == entries:
         return
     _write(terminals, magic, mended)
 
 
 def mend_foreign_terminals(images: Path) -> None:
-    """Let a tree that was saved without its session leader, or at a bad moment, be one that can be restored. Done already is fine."""
+    """Make a tree restorable that was saved without its session leader, or at a bad moment. Can be repeated."""
     mend_foreground_groups(images)
-    _disown_terminals(images)
+    _detach_terminals(images)
 
 
-def _disown_terminals(images: Path) -> None:
-    """Let terminals of sessions whose leader was not saved be nobody's; CRIU looks for the leader in vain."""
+def _detach_terminals(images: Path) -> None:
+    """Detach terminals from sessions whose leader was not saved: CRIU would look for the leader in vain."""
     terminals = images / "tty-info.img"
     if not terminals.exists():
         return
-    leaders = {0, *read_pids(images)}  # 0: it is nobody's
+    leaders = {0, *read_pids(images)}  # 0: the terminal has no session
     magic, entries = _read(terminals)
-    nobody = encode([(_TTY_SESSION, 0), (_TTY_FOREGROUND, 0)])
+    no_session = encode([(_TTY_SESSION, 0), (_TTY_FOREGROUND, 0)])
     mended = [
-        entry if decode(entry).get(_TTY_SESSION, 0) in leaders else entry + nobody  # the last one counts
+        entry if decode(entry).get(_TTY_SESSION, 0) in leaders else entry + no_session  # the last one counts
         for entry in entries
     ]
     if mended != entries:
         _write(terminals, magic, mended)
 
 
-def _mended(terminal: bytes, groups: Iterable[int | bytes | None]) -> bytes:
+def _with_living_foreground(terminal: bytes, groups: Iterable[int | bytes | None]) -> bytes:
     fields = decode(terminal)
     if not fields.get(_TTY_FOREGROUND) or fields[_TTY_FOREGROUND] in groups:
         return terminal
-    # Of a field that is there twice, the last one counts.
+    # Of a field that occurs twice, the last one counts.
     return terminal + encode([(_TTY_FOREGROUND, fields.get(_TTY_SESSION, 0))])
 
 

@@ -8,7 +8,7 @@ __all__ = ["CriuFailed", "digest_log"]
 ERRORS_QUOTED = 2  # the first is the cause, later ones are its consequences
 
 _ERROR = re.compile(r"^(?:\([\d.]+\))?\s*(?:\d+:\s*)?Error \([^)]*\): (.*)$")
-# Said at every start where root lacks CAP_SYS_RESOURCE; CRIU goes on.
+# Logged at every start where root lacks CAP_SYS_RESOURCE; CRIU continues.
 _HARMLESS = "RLIMIT_NOFILE"
 
 

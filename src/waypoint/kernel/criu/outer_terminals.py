@@ -1,7 +1,7 @@
 """Terminals that a process tree uses and whose other end is not in it: a person's window, as a rule.
 
-CRIU saves such a descriptor as *external*, by numbers, and is given the same terminal at the restore. It must be the same:
-numbers of terminals are used again, and another person's window is not to be written to.
+CRIU saves such a descriptor as *external*, by numbers, and is given the same terminal at the restore. It must be the
+same: numbers of terminals are used again, and another person's window must not be written to.
 """
 
 import os
@@ -37,7 +37,7 @@ class OuterTerminal:
 
 
 def outer_terminals(tree: Iterable[Process]) -> list[OuterTerminal]:
-    """Each as often as there are devices by which it is known."""
+    """The outer terminals of a tree; one that is known by several devices appears once for each."""
     found: dict[str, OuterTerminal] = {}
     inner: set[str] = set()
     for process in tree:

@@ -30,7 +30,7 @@ class Criu:
     kdat: Path
 
     def is_warm(self) -> bool:
-        """Whether what CRIU found out about this kernel is kept; a reboot makes it worthless."""
+        """Whether what CRIU found out about this kernel is stored; a reboot makes it worthless."""
         return self.kdat.exists()
 
     def warm(self) -> None:
@@ -52,8 +52,8 @@ class Criu:
     ) -> "Popen[bytes]":
         """Start a process that serves one request on ``socket_fd``.
 
-        ``enter`` are words for our launcher: which namespaces and cgroups it works in. The cached kernel facts need a mount
-        namespace of its own (``in_own_mounts``); a tree of the host can be saved only without.
+        ``enter`` are words for our launcher: which namespaces and cgroups it works in. The cached kernel facts need a
+        mount namespace of its own (``in_own_mounts``); a tree of the host can be saved only without one.
         """
         kdat = ("--kdat", os.fspath(self.kdat)) if in_own_mounts else ()
         environment = {**CLEAN_ENV, "LD_PRELOAD": os.fspath(self.preload), **env}
@@ -72,7 +72,7 @@ class Criu:
 
 
 def bind_options(binds: Sequence[tuple[Path, Path]]) -> list[str]:
-    """How our launcher is told to make mounts that only the program sees that it starts."""
+    """Words for our launcher: make bind mounts that only the program it starts can see."""
     words: list[str] = []
     for source, target in binds:
         words += ["--bind", os.fspath(source), "--to", os.fspath(target)]

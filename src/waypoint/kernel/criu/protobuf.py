@@ -1,7 +1,7 @@
-"""The little of Protocol Buffers that CRIU's RPC and statistics need: encode and decode flat messages.
+"""The part of Protocol Buffers that CRIU's RPC and images need: encode and decode flat messages.
 
-A dependency for this would cost more start-up time than a whole dump. Numbers of fields belong to the
-module that knows their meaning (:mod:`waypoint.kernel.criu.rpc`).
+A dependency for this would cost more start-up time than a whole dump. Numbers of fields are in the
+modules that know their meaning (:mod:`waypoint.kernel.criu.rpc`, :mod:`waypoint.kernel.criu.images`).
 """
 
 import os

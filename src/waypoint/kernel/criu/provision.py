@@ -1,12 +1,12 @@
 """A CRIU that works on this kernel: the host's own, or one in a private prefix.
 
-Debian 12's CRIU 3.17 cannot run on kernels since 6.13, and pulling a newer one in would upgrade the system's
+Debian 12's CRIU 3.17 cannot run on kernels since 6.13, and installing a newer one would upgrade the system's
 libc. So the packages of a newer Debian release are unpacked, with their own libraries and dynamic loader,
 into a directory of ours and started through that loader; neither the system's libraries nor apt's state are
 touched. apt itself downloads and checks signatures, with a configuration of its own and an empty package
-status, so that the whole closure is fetched.
+status, so that it fetches all dependencies.
 
-The prefix appears by one rename, complete with its manifest: there is no half-made one.
+The prefix appears by one rename, complete with its manifest: it is never half-made.
 """
 
 import json
@@ -53,7 +53,7 @@ class CriuBuild:
 
 
 def find_host_criu() -> CriuBuild | None:
-    """The host's own CRIU, if it is new enough and says that this kernel will do."""
+    """The host's own CRIU, if it is new enough and its check of this kernel passes."""
     path = shutil.which("criu", path=CLEAN_ENV["PATH"])
     if path is None:
         return None
@@ -67,7 +67,7 @@ def find_prefix_criu(prefix: Path) -> CriuBuild | None:
         fields = json.loads((prefix / MANIFEST).read_bytes())
         build = CriuBuild(command=tuple(fields["command"]), version=str(fields["version"]), origin="prefix")
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # none yet, or not ours: provisioning makes it anew
+        return None  # missing, or not ours: provisioning makes a new one
     is_usable = parse_version(build.version) >= minimum_version() and os.access(build.command[0], os.X_OK)
     return build if is_usable else None
 
@@ -75,7 +75,7 @@ def find_prefix_criu(prefix: Path) -> CriuBuild | None:
 def provision_criu(
     prefix: Path, progress: Callable[[str], None], *, proxies: Mapping[str, str] | None = None
 ) -> CriuBuild:
-    """Make a working CRIU in ``prefix``, or return the one that is there.
+    """Install a working CRIU in ``prefix``, or return the one that is there.
 
     ``proxies`` are environment variables for apt (``http_proxy`` and the like). Raises a HostError that
     names the missing thing; the prefix then is as it was.
@@ -141,7 +141,7 @@ def _provision(
 
 
 def _publish(root: Path, prefix: Path, triplet: str) -> CriuBuild:
-    """Check what was unpacked, describe it, and give it its place."""
+    """Check what was unpacked, write its manifest, and rename it to ``prefix``."""
     command = _command(root, triplet)
     version = _working_version(command)
     if version is None:

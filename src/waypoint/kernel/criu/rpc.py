@@ -1,9 +1,9 @@
-"""CRIU over its RPC: a worker serves one request, to save a process tree or to bring one back.
+"""CRIU over its RPC: a worker serves one request, to save a process tree or to restore one.
 
 The worker (``criu swrk``) answers on a socket pair and notifies us on the way. Three of its notifications matter. At
 ``query-ext-files`` every task is stopped and nothing is saved yet. At ``post-dump`` they are still stopped and all that
 CRIU adds to the files (links to deleted files) is there: the moment to save the files, so that files and memory are one
-point. At ``post-restore`` all is back and nothing runs yet.
+point. At ``post-restore`` all is restored and nothing runs yet.
 
 Read next: :mod:`waypoint.kernel.criu.branch`.
 """
@@ -52,8 +52,8 @@ class Opt:
 class Worker:
     """A context manager: one process of CRIU, with the directories that it works in. It serves one request.
 
-    ``enter`` are words for our launcher, ``env`` variables for native/preload. With a ``root`` the tree has a root of its
-    own. The descriptors in ``hold`` stay open until CRIU has ended, even if we die.
+    ``enter`` are words for our launcher, ``env`` variables for native/preload. With a ``root`` the tree has a root of
+    its own. The descriptors in ``hold`` stay open until CRIU has ended, even if we die.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Worker:
         return read_dump_statistics(self._work / "stats-dump")
 
     def restore(self, options: Sequence[Field], on_notify: Notified) -> int:
-        """Bring a tree back; return the pid of its root."""
+        """Restore a tree; return the pid of its root."""
         restored = self._request(_TYPE_RESTORE, options, on_notify).get(_RESP_RESTORE, b"")
         return int(decode(restored).get(1, 0)) if isinstance(restored, bytes) else 0
 
@@ -114,17 +114,17 @@ class Worker:
         try:
             answer = self._converse(request, on_notify)
         except (ConnectionError, EOFError, TimeoutError) as error:
-            raise self._failed(str(error)) from error
+            raise self._failure(str(error)) from error
         finally:
             # A worker that loses its peer undoes what it began and lets the tasks run.
             self._peer.close()
             _await_end(self._process, may_be_killed=kind == _TYPE_RESTORE)
         if not answer.get(_RESP_SUCCESS):
-            raise self._failed("no reason given")
+            raise self._failure("no reason given")
         return answer
 
     def _options(self) -> list[Field]:
-        """Those of every request."""
+        """The options of every request."""
         return [
             *((Opt.IMAGES_FD, self._images_fd), (Opt.WORK_FD, self._work_fd)),
             *(() if self._root is None else ((Opt.ROOT, os.fspath(self._root)),)),
@@ -138,7 +138,7 @@ class Worker:
     def _converse(self, request: bytes, on_notify: Notified) -> dict[int, int | bytes]:
         """Send ``request``, answer notifications, return the final answer.
 
-        An error in ``on_notify`` makes CRIU abort (the tasks run on) and is raised once CRIU has said so.
+        An error in ``on_notify`` makes CRIU abort (the tasks run on) and is raised once CRIU has answered.
         """
         self._peer.sendall(request)
         failure: Exception | None = None
@@ -163,8 +163,8 @@ class Worker:
             raise failure
         return answer
 
-    def _failed(self, otherwise: str) -> CriuFailed:
-        return CriuFailed(digest_log(self._log_file, self._out_file) or otherwise, self._log_file)
+    def _failure(self, fallback: str) -> CriuFailed:
+        return CriuFailed(digest_log(self._log_file, self._out_file) or fallback, self._log_file)
 
 
 def _open_directory(path: Path, stack: ExitStack) -> int:

@@ -1,9 +1,9 @@
-"""What is under way in the PTYs of a stopped branch, kept in a form that CRIU saves exactly.
+"""Unread input and output in the PTYs of a stopped branch, moved to where CRIU saves them exactly.
 
 CRIU reads what it finds unread in a PTY and writes it back through the line discipline: every line of
 output gets a second carriage return, typed lines are echoed again, half a line is lost. So it must find the
 PTYs empty. While every task is stopped we move output into the pipe from which init reads it, and take unread
-input out; it is typed again, without echo, before the tasks go on. It waits in a pipe of init's, so it is
+input out; it is typed again, without echo, before the tasks run again. It waits in a pipe of init's, so it is
 part of the checkpoint, and a killed caller loses nothing: recovery types it.
 
 Where init keeps the descriptors of its terminals is part of the protocol (docs/shell-protocol.md).
@@ -25,11 +25,11 @@ from waypoint.kernel.syscalls import duplicate_descriptor
 __all__ = ["empty_terminals", "refill_terminals"]
 
 TERMINALS_MAX = 8
-_FIRST, _EACH = 128, 8
+_FIRST_FD, _FDS_EACH = 128, 8
 _SPLICE_BYTES = 4096  # the line discipline never has more
 _READ_BYTES = 1 << 16
 
-# One read of a program: whether it was complete, and its bytes.
+# The header of what one read of a program would give: whether that is complete, and how many bytes follow.
 _UNIT = struct.Struct("<?I")
 _IFLAG, _LFLAG, _CC = 0, 3, 6
 _IUTF8 = 0o40000
@@ -62,7 +62,7 @@ def refill_terminals(init_pid: int) -> None:
         for pty in terminals:
             units = _kept_units(pty)
             if units:
-                _type_unseen(pty, units)
+                _type_without_echo(pty, units)
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def _terminals(init_pid: int) -> Iterator[list[_Pty]]:
         stack.callback(os.close, pidfd)
         terminals = []
         for slot in range(TERMINALS_MAX):
-            first = _FIRST + _EACH * slot
+            first = _FIRST_FD + _FDS_EACH * slot
             fds = []
             for number in range(first, first + len(_Pty.__slots__)):
                 try:
@@ -96,7 +96,7 @@ def _keep_output(pty: _Pty) -> None:
                 return
         except BlockingIOError:
             if _is_ready(pty.output_write, select.POLLOUT):
-                return  # so it is the PTY that has no more
+                return  # the pipe has space left, so it is the PTY that is empty
             size = fcntl.fcntl(pty.output_write, fcntl.F_GETPIPE_SZ)
             fcntl.fcntl(pty.output_write, fcntl.F_SETPIPE_SZ, 2 * size)
 
@@ -146,7 +146,7 @@ def _kept_units(pty: _Pty) -> list[tuple[bool, bytes]]:
     return units
 
 
-def _type_unseen(pty: _Pty, units: list[tuple[bool, bytes]]) -> None:
+def _type_without_echo(pty: _Pty, units: list[tuple[bool, bytes]]) -> None:
     mode = termios.tcgetattr(pty.slave)
     is_canonical = bool(mode[_LFLAG] & termios.ICANON)
     off = termios.ECHO | termios.ECHONL | termios.ISIG

@@ -19,10 +19,10 @@ def relay(
     *,
     holding: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> None:
-    """Carry until both have said their last, then close them; a reset of one resets the other.
+    """Carry bytes until both ends have finished sending, then close both; a reset of one resets the other.
 
-    Each end is read only when what it said before has been taken. One that ends its own direction can still be answered.
-    Bytes are moved inside ``holding()`` blocks, which may take their time to be entered.
+    An end is read again only when the other has taken what it sent before. One that has finished sending still
+    receives. Bytes are moved inside ``holding()`` blocks; it may take time to enter one.
     """
     with one, other:
         for end in (one, other):
@@ -34,13 +34,13 @@ def relay(
                 with holding():
                     for flow in flows:
                         flow.advance()
-        except OSError:  # one end is lost, and so is the other
+        except OSError:  # one end is lost: reset the other too
             for end in (one, other):
                 reset_when_closed(end)
 
 
 def reset_when_closed(end: socket.socket) -> None:
-    """Let the peer see an error instead of an end."""
+    """When this end is closed, let the peer see an error instead of an end of file."""
     end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
 
@@ -53,7 +53,7 @@ def _wait(flows: "tuple[_Flow, _Flow]") -> None:
     for fd, events in wanted.items():
         poll.register(fd, events)
     for fd, events in poll.poll():
-        if events & _BROKEN and not wanted[fd]:  # reset after its last word: no flow would notice
+        if events & _BROKEN and not wanted[fd]:  # reset after it has finished sending: no flow would notice
             raise ConnectionResetError
 
 
@@ -67,7 +67,7 @@ class _Flow:
         self.is_over = False
 
     def awaits(self) -> tuple[int, int]:
-        """What must happen to which end before there is something to move."""
+        """The descriptor and the event of it to wait for before there is something to move."""
         if self._pending:
             return self._target.fileno(), select.POLLOUT
         return self._source.fileno(), 0 if self.is_over else select.POLLIN

@@ -1,11 +1,11 @@
-"""What the processes of a cgroup may send to: rules that the kernel keeps for as long as the cgroup exists.
+"""Where the processes of a cgroup may send packets: rules that the kernel keeps for as long as the cgroup exists.
 
-They are small BPF programs on the cgroup. One is asked when a socket is connected, and makes that fail at
-once. The other sees every packet, whatever kind of socket it comes from, and drops what no rule permits. Nothing of the host's firewall is touched, and there is nothing to remove: the kernel
-takes the programs away with the cgroup.
+They are small BPF programs on the cgroup. One runs when a socket is connected, and makes that fail at once. The other
+sees every packet, whatever kind of socket it comes from, and drops what no rule permits. Nothing of the host's
+firewall is touched, and there is nothing to remove: the kernel removes the programs with the cgroup.
 
-The processes meant are those of the user-mode NAT (:mod:`waypoint.kernel.network.slirp`), outside the session: there
-every packet of the session that leaves ends as a call of an ordinary socket, however it was made inside.
+The processes are those of the user-mode NAT (:mod:`waypoint.kernel.network.slirp`), outside the session: every packet
+that leaves the session ends there as a call of an ordinary socket, however it was made inside.
 """
 
 import os
@@ -22,11 +22,11 @@ __all__ = ["LINK_LOCAL", "LOOPBACK", "Rule", "confine", "require_confinement"]
 
 # To connect to any of these is to connect to the host itself.
 LOOPBACK = (IPv4Network("0.0.0.0/8"), IPv4Network("127.0.0.0/8"))
-# A cloud tells its secrets to whoever asks from the host itself, at an address of this network.
+# At an address of this network, a cloud gives its secrets to whoever asks from the host itself.
 LINK_LOCAL = IPv4Network("169.254.0.0/16")
 
 _PROG_LOAD, _PROG_ATTACH = 5, 8
-_ALLOW_MULTI = 2  # beside what the host itself has attached further up
+_ALLOW_MULTI = 2  # in addition to programs that the host has attached further up
 _TYPE_SKB, _TYPE_ADDRESS = 8, 18
 _EGRESS, _CONNECT4 = 1, 10
 _LICENSE = b"Apache-2.0\0"
@@ -38,7 +38,7 @@ _MOVE, _MOVE32, _SET, _ADD, _AND, _AND32, _SHIFT_LEFT = 0xBF, 0xBC, 0xB7, 0x07, 
 _FROM_BIG_ENDIAN = 0xDC
 _JUMP_IF_EQUAL32, _JUMP_UNLESS_EQUAL32, _CALL, _EXIT = 0x16, 0x56, 0x85, 0x95
 _SKB_LOAD_BYTES = 26  # the number of a function of the kernel
-# Where things are: in struct bpf_sock_addr, in struct __sk_buff, in the header of a packet.
+# Offsets in struct bpf_sock_addr, in struct __sk_buff, and in the header of a packet.
 _CALLED_ADDRESS, _CALLED_PORT = 4, 24
 _SKB_PROTOCOL = 16
 _IP_LENGTH, _IP_PROTOCOL, _IP_DESTINATION, _PORT_AFTER_HEADER = 0, 9, 16, 2
@@ -56,9 +56,9 @@ class Rule:
 
 
 def confine(cgroup: Path, rules: Sequence[Rule], *, otherwise: bool) -> None:
-    """Let the first rule that matches decide for each packet of the cgroup's sockets, else ``otherwise``.
+    """Let the first rule that matches decide for each packet of the cgroup's sockets, or else ``otherwise``.
 
-    IPv6 is dropped. Only sockets made from now on by members of the cgroup are held to it.
+    IPv6 is dropped. The rules apply only to sockets that members of the cgroup make from now on.
     """
     verdicts = _verdicts(rules, otherwise=otherwise)
     directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -70,12 +70,12 @@ def confine(cgroup: Path, rules: Sequence[Rule], *, otherwise: bool) -> None:
 
 
 def require_confinement() -> None:
-    """Raise AbilityMissing unless the kernel takes such programs from us."""
+    """Raise AbilityMissing unless the kernel accepts such programs from us."""
     try:
         os.close(_load_program(_TYPE_SKB, _EGRESS, _return(permits=True)))
     except OSError as error:
         raise AbilityMissing(
-            f"the kernel takes no BPF program for a cgroup: {error.strerror}",
+            f"the kernel accepts no BPF program for a cgroup: {error.strerror}",
             hint="a kernel with CONFIG_CGROUP_BPF; in a container: start it with --privileged",
         ) from error
 
@@ -102,7 +102,7 @@ def _load_program(program_type: int, attach_type: int, instructions: bytes) -> i
 # -- the programs; each instruction is 8 bytes: operation, registers, offset of a jump or of memory, number
 
 
-def _i(operation: int, to: int = 0, source: int = 0, offset: int = 0, number: int = 0) -> bytes:
+def _op(operation: int, to: int = 0, source: int = 0, offset: int = 0, number: int = 0) -> bytes:
     return struct.pack("<BBhI", operation, source << 4 | to, offset, number & 0xFFFFFFFF)
 
 
@@ -111,43 +111,47 @@ def _join(instructions: Iterable[bytes]) -> bytes:
 
 
 def _move(to: int, source: int) -> bytes:
-    return _i(_MOVE, to, source)
+    return _op(_MOVE, to, source)
 
 
 def _set(to: int, number: int) -> bytes:
-    return _i(_SET, to, number=number)
+    return _op(_SET, to, number=number)
 
 
 def _load(operation: int, to: int, source: int, offset: int, bits: int) -> bytes:
-    """A number in the order of the network, from memory."""
-    return _i(operation, to, source, offset=offset) + _i(_FROM_BIG_ENDIAN, to, number=bits)
+    """Load a number in network byte order from memory."""
+    return _op(operation, to, source, offset=offset) + _op(_FROM_BIG_ENDIAN, to, number=bits)
 
 
 def _return(permits: bool) -> bytes:
-    return _set(0, int(permits)) + _i(_EXIT)
+    return _set(0, int(permits)) + _op(_EXIT)
 
 
 def _if_equal(register: int, number: int, then: bytes) -> bytes:
-    return _i(_JUMP_UNLESS_EQUAL32, register, offset=len(then) // 8, number=number) + then
+    return _op(_JUMP_UNLESS_EQUAL32, register, offset=len(then) // 8, number=number) + then
 
 
 def _unless_equal(register: int, number: int, then: bytes) -> bytes:
-    return _i(_JUMP_IF_EQUAL32, register, offset=len(then) // 8, number=number) + then
+    return _op(_JUMP_IF_EQUAL32, register, offset=len(then) // 8, number=number) + then
 
 
 def _read_address() -> bytes:
-    """The destination of a call."""
+    """Load the destination of a call to connect."""
     return _load(_LOAD_WORD, _ADDRESS, 1, _CALLED_ADDRESS, 32) + _load(_LOAD_WORD, _PORT, 1, _CALLED_PORT, 16)
 
 
 def _read_packet() -> bytes:
-    """The destination of a packet, from its headers; the port of what has none is 0."""
+    """Load the destination of a packet from its headers; the port is 0 if the packet has none."""
     deny = _return(permits=False)
     read_port = _join(
         (
             _copy(_set(2, _IP_LENGTH), 1),
-            _i(_LOAD_BYTE, 2, _FRAME, offset=_SCRATCH),
-            *(_i(_AND, 2, number=0xF), _i(_SHIFT_LEFT, 2, number=2), _i(_ADD, 2, number=_PORT_AFTER_HEADER)),
+            _op(_LOAD_BYTE, 2, _FRAME, offset=_SCRATCH),
+            *(
+                _op(_AND, 2, number=0xF),
+                _op(_SHIFT_LEFT, 2, number=2),
+                _op(_ADD, 2, number=_PORT_AFTER_HEADER),
+            ),
             _copy(b"", 2),
             _load(_LOAD_HALF, _PORT, _FRAME, _SCRATCH, 16),
         )
@@ -160,22 +164,22 @@ def _read_packet() -> bytes:
             _copy(_set(2, _IP_DESTINATION), 4),
             _load(_LOAD_WORD, _ADDRESS, _FRAME, _SCRATCH, 32),
             _copy(_set(2, _IP_PROTOCOL), 1),
-            _i(_LOAD_BYTE, _PROTOCOL, _FRAME, offset=_SCRATCH),
+            _op(_LOAD_BYTE, _PROTOCOL, _FRAME, offset=_SCRATCH),
             _set(_PORT, 0),
-            _i(_JUMP_IF_EQUAL32, _PROTOCOL, offset=1, number=_TCP),  # over the next
+            _op(_JUMP_IF_EQUAL32, _PROTOCOL, offset=1, number=_TCP),  # skip the next instruction
             _if_equal(_PROTOCOL, _UDP, read_port),
         )
     )
 
 
 def _copy(set_offset: bytes, length: int) -> bytes:
-    """Copy ``length`` bytes of the packet, from the offset in register 2, to the frame, or deny."""
+    """Copy ``length`` bytes of the packet, from the offset in register 2, to the frame; if that fails, deny."""
     return _join(
         (
-            *(set_offset, _move(1, _CONTEXT), _move(3, _FRAME), _i(_ADD, 3, number=_SCRATCH)),
+            *(set_offset, _move(1, _CONTEXT), _move(3, _FRAME), _op(_ADD, 3, number=_SCRATCH)),
             *(
                 _set(4, length),
-                _i(_CALL, number=_SKB_LOAD_BYTES),
+                _op(_CALL, number=_SKB_LOAD_BYTES),
                 _unless_equal(0, 0, _return(permits=False)),
             ),
         )
@@ -192,8 +196,8 @@ def _verdict(rule: Rule) -> bytes:
         answer = _if_equal(_PORT, rule.port, answer)
     return _join(
         (
-            _i(_MOVE32, 2, _ADDRESS),
-            _i(_AND32, 2, number=int(rule.network.netmask)),
+            _op(_MOVE32, 2, _ADDRESS),
+            _op(_AND32, 2, number=int(rule.network.netmask)),
             _if_equal(2, int(rule.network.network_address), answer),
         )
     )

@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _IFREQ = struct.Struct("16sh22x")
 _EVERY_GROUP = "0 2147483647"
-_SETTINGS = Path("/proc/sys/net")  # of the thread that looks
+_SETTINGS = Path("/proc/sys/net")  # of the namespace of the thread that opens them
 _OF_THREAD = "/proc/thread-self/ns/net"
 
 
@@ -42,7 +42,7 @@ def new_network() -> int:
             (_SETTINGS / "ipv6/conf/default/disable_ipv6").write_text("1")
         return own_network()
 
-    return _in_passing(make)
+    return _in_own_thread(make)
 
 
 def within_network(fd: int, action: Callable[[], Result]) -> Result:
@@ -52,11 +52,11 @@ def within_network(fd: int, action: Callable[[], Result]) -> Result:
         set_namespace(fd, CLONE_NEWNET)
         return action()
 
-    return _in_passing(enter)
+    return _in_own_thread(enter)
 
 
-def _in_passing(action: Callable[[], Result]) -> Result:
-    """In a thread that ends with it: the caller's own namespace is never another, not even for a moment."""
+def _in_own_thread(action: Callable[[], Result]) -> Result:
+    """Run in a thread that ends with it: the caller's own namespace never changes, not even for a moment."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(action).result()
 

@@ -8,12 +8,12 @@ _LISTEN, _UNCONNECTED = "0A", "07"  # of TCP; a socket of UDP without a peer
 
 
 def listening_ports(process: int) -> set[int]:
-    """The TCP ports at which something listens where ``process`` lives; none if it is gone."""
+    """The TCP ports with a listener in the network namespace of ``process``; empty if that has ended."""
     return _ports(process, ("tcp", "tcp6"), _LISTEN)
 
 
 def taken_ports(process: int) -> set[int]:
-    """The ports of TCP and UDP at which somebody waits where ``process`` lives."""
+    """The TCP and UDP ports at which somebody waits in the network namespace of ``process``."""
     return listening_ports(process) | _ports(process, ("udp", "udp6"), _UNCONNECTED)
 
 

@@ -2,7 +2,7 @@
 
 It answers inside as gateway and name server, and turns what arrives at the device there into calls of ordinary
 sockets of the host. So nothing of the host's routes, firewall or settings changes, every namespace has the
-same addresses, and no other host can reach in. It knows nothing of connections that began before it did, and resets
+same addresses, and no other host can reach in. It knows nothing of connections that are older than itself, and resets
 them: so connections to the outside end when a branch is restored.
 """
 
@@ -38,7 +38,7 @@ _IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
 
 
 def require_nat() -> None:
-    """Raise what this host lacks for it: ToolMissing or AbilityMissing."""
+    """Raise ToolMissing or AbilityMissing for what this host lacks for NAT."""
     if shutil.which(SLIRP, path=CLEAN_ENV["PATH"]) is None:
         raise ToolMissing(SLIRP, package=SLIRP)
     if not TUN.exists():
@@ -59,12 +59,12 @@ class Nat:
             return
         os.set_blocking(self._complaint, False)
         try:
-            said = os.read(self._complaint, 4096).decode(errors="replace").strip()
+            answer = os.read(self._complaint, 4096).decode(errors="replace").strip()
         except BlockingIOError:
-            said = ""
+            answer = ""
         raise EngineError(
-            f"{SLIRP} gives the branch no network: {said or 'it does not answer'}",
-            hint="waypoint doctor tells what is missing; --net isolated does without",
+            f"{SLIRP} gives the branch no network: {answer or 'it does not answer'}",
+            hint="waypoint doctor shows what is missing; --net isolated does not need it",
         )
 
 
@@ -108,10 +108,10 @@ def nat_started(launcher: Path, cgroup: Path, netns: int, *, resolves: bool) -> 
 
 
 def _make_device() -> None:
-    """Make the device, anew if there is one, and let it stay until its namespace ends.
+    """Make the device, replacing an existing one, and let it stay until its namespace ends.
 
-    A device that goes with its last user is removed in that user's exit, which takes the kernel tens of milliseconds
-    and holds up every other change of a network; that of a namespace is removed behind everyone's back.
+    A device that ends with its last user is removed in that user's exit, which takes the kernel tens of milliseconds
+    and holds up every other change of a network; one that ends with its namespace is removed in the background.
     """
     if DEVICE in (name for _, name in socket.if_nameindex()):
         _set_device(stays=False)

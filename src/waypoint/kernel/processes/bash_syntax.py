@@ -1,7 +1,7 @@
-"""Ask the host's bash whether a line is one, without running it.
+"""Ask the host's bash whether a command line is valid, without running it.
 
-Started by hand and not through waypoint.kernel.processes.programs, because a command line imports this for every command of
-the older grammar (docs/adr/0003-command-line-starts-fast.md).
+Started by hand and not through waypoint.kernel.processes.programs, because a command line imports this for every
+command of the older grammar (docs/adr/0003-command-line-starts-fast.md).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _BASH = "/bin/bash"
 
 
 class SyntaxCheck:
-    """A check under way, beside whatever the caller does until it asks for the ``complaint``."""
+    """A check that runs while the caller does other things, until it asks for the ``complaint``."""
 
     __slots__ = ("_complaints", "_pid")
 
@@ -42,13 +42,13 @@ class SyntaxCheck:
             os.close(source)
 
     def complaint(self) -> str:
-        """What bash has to say against the line; empty if nothing."""
+        """Bash's error message for the line; empty if it is valid."""
         if not self._pid:
             return ""
         _, status = os.waitpid(self._pid, 0)
         self._pid = 0
-        said = os.pread(self._complaints, 4096, 0).decode(errors="replace")
+        message = os.pread(self._complaints, 4096, 0).decode(errors="replace")
         os.close(self._complaints)
         if os.waitstatus_to_exitcode(status) == 0:
             return ""
-        return said.partition("\n")[0].removeprefix("bash: ") or "not a bash line"
+        return message.partition("\n")[0].removeprefix("bash: ") or "not valid bash"

@@ -1,4 +1,4 @@
-"""Have our static helper start a branch, and learn from it which process is its init."""
+"""Start a branch through our static helper, which reports the process that is the init of the branch."""
 
 import os
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ LAUNCH_TIMEOUT_S = 30.0
 
 
 def start_branch(command: Sequence[str], *, pass_fds: Sequence[int] = ()) -> int:
-    """Run ``command``, which ends in the helper's ``branch`` with its options; return the host pid of the init."""
+    """Run ``command``, which ends with the helper's ``branch`` and its options; return the host pid of the init."""
     report, write_end = os.pipe()
     try:
         try:

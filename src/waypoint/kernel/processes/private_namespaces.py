@@ -1,7 +1,7 @@
-"""Run a program in mount and process namespaces of its own, which end with it and with us.
+"""Run a program in mount and pid namespaces of its own, which end with it and with us.
 
-Whatever it mounts is seen by nobody else. When it ends, is given up, or when *we* are killed, the kernel kills
-every process it has started and takes every mount away: a build that was cut off leaves only files.
+Nobody else sees what it mounts. When it ends or is given up, or when *we* are killed, the kernel kills every process
+it has started and removes every mount: an interrupted build leaves only files.
 """
 
 import os
@@ -17,7 +17,7 @@ from waypoint.kernel.processes.programs import Finished, Popen, spawn
 
 __all__ = ["run_private"]
 
-# The death of the one who starts it kills `unshare`, whose death kills the first process of the namespace.
+# If the process that starts it dies, `unshare` is killed, and with it the first process of the namespace.
 _ENTER = (
     *("setpriv", "--pdeathsig", "KILL"),
     *("unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"),
@@ -35,10 +35,10 @@ def run_private(
     on_output: Callable[[bytes], None] | None = None,
     collect: bool = False,
 ) -> Finished:
-    """Run a script of ``sh``, with ``words`` as its arguments, and return when all it started has ended.
+    """Run a script with ``sh``, with ``words`` as its arguments, and return when all it started has ended.
 
     ``on_output`` gets what is written to standard output and error as it comes; with ``collect`` standard
-    output is kept apart and returned. ``hold`` are descriptors, of locks, that all of it shall keep.
+    output is kept apart and returned. ``hold`` are descriptors of locks that all its processes keep.
     Raises ToolFailed, with the end of what was written, or ToolTimedOut.
     """
     command = (*_ENTER, "sh", "-euc", script, *words)
@@ -75,7 +75,7 @@ def run_private(
 def _follow(
     process: "Popen[bytes]", pipe: int, deadline: float, on_output: Callable[[bytes], None] | None
 ) -> str:
-    """Pass output on until nobody can write any more; return the end of it."""
+    """Pass output on until no process can write any more; return the last part of it."""
     tail = bytearray()
     try:
         while True:
@@ -93,7 +93,7 @@ def _follow(
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        while os.read(pipe, 1 << 16):  # ends when the last process in the namespace is gone
+        while os.read(pipe, 1 << 16):  # until the last process in the namespace has ended
             continue
         raise
     return tail.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""A process with all that descends from it, as the kernel shows it now; and how such a tree is ended for good."""
+"""A process with all its descendants, as the kernel shows them now; and how to kill such a tree completely."""
 
 import os
 import select
@@ -29,7 +29,7 @@ _PF_KTHREAD = 0x00200000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """``started`` tells it from a later one that has the same pid. ``terminal`` is the device that controls it, or 0."""
+    """``started`` tells it from a later one with the same pid. ``terminal`` is the device that controls it, or 0."""
 
     pid: int
     parent: int
@@ -46,12 +46,12 @@ class Process:
         return self.state not in "ZX"
 
     def ids(self) -> set[int]:
-        """The pids that nobody else can have because of it."""
+        """The pids that no new process can get because of it."""
         return {self.pid, self.group, self.session}
 
 
 def read_process(pid: int) -> Process | None:
-    """The process that has this pid, dead but not reaped included."""
+    """The process that has this pid, even if it is dead but not reaped."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -72,37 +72,39 @@ def read_process(pid: int) -> Process | None:
 
 
 def _device(number: int) -> int:
-    """From the kernel's encoding: 12 bits of major between the two parts of the minor."""
+    """A device number from the kernel's encoding: 12 bits of major between the two parts of the minor."""
     return os.makedev((number >> 8) & 0xFFF, (number & 0xFF) | ((number >> 12) & 0xFFF00))
 
 
 def tree_of(pid: int) -> list[Process]:
-    """The process and its descendants that live, parents first."""
+    """The process and its descendants that are alive, parents first."""
     children: dict[int, list[Process]] = {}
     root = None
     for process in filter(lambda process: process.is_alive, _all_processes()):
         children.setdefault(process.parent, []).append(process)
         root = process if process.pid == pid else root
     found = [] if root is None else [root]
-    for process in found:  # grows on the way
+    for process in found:  # the list grows meanwhile
         found += children.get(process.pid, [])
     return found
 
 
 def shared_terminal(tree: Sequence[Process]) -> Process | None:
     """A process with a terminal whose other end is not in the tree, so that it cannot be saved with it."""
-    links = {process.pid: _links(process.pid) for process in tree}
+    open_files = {process.pid: _open_files(process.pid) for process in tree}
     if any(
-        link == "/dev/ptmx" or link.endswith("/ptmx") for all_links in links.values() for link in all_links
+        link == "/dev/ptmx" or link.endswith("/ptmx") for opened in open_files.values() for link in opened
     ):
         return None
     for process in tree:
-        if any(link.startswith(("/dev/pts/", "/dev/tty", "/dev/console")) for link in links[process.pid]):
+        if any(
+            link.startswith(("/dev/pts/", "/dev/tty", "/dev/console")) for link in open_files[process.pid]
+        ):
             return process
     return None
 
 
-def _links(pid: int) -> list[str]:
+def _open_files(pid: int) -> list[str]:
     found = []
     with suppress(FileNotFoundError, ProcessLookupError):
         for fd in os.listdir(f"/proc/{pid}/fd"):
@@ -114,21 +116,21 @@ def _links(pid: int) -> list[str]:
 def end_tree(pid: int) -> None:
     """Kill a process and its descendants."""
     with ExitStack() as stack:
-        held: dict[int, int] = {}
-        # Stopped first: what runs on could start others, which would be orphans by then.
+        pidfds: dict[int, int] = {}
+        # Stop them all first: one that runs on could start others, which would be orphans by then.
         for _ in range(_ROUNDS_MAX):
-            fresh = [process for process in tree_of(pid) if process.pid not in held]
+            fresh = [process for process in tree_of(pid) if process.pid not in pidfds]
             if not fresh:
                 break
             for process in fresh:
                 with suppress(ProcessLookupError):
-                    held[process.pid] = fd = os.pidfd_open(process.pid)
+                    pidfds[process.pid] = fd = os.pidfd_open(process.pid)
                     stack.callback(os.close, fd)
                     signal.pidfd_send_signal(fd, signal.SIGSTOP)
-        for fd in held.values():
+        for fd in pidfds.values():
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
-        _wait_for_deaths(list(held.values()))
+        _wait_for_deaths(list(pidfds.values()))
 
 
 def _wait_for_deaths(fds: list[int]) -> None:
@@ -142,8 +144,8 @@ def _wait_for_deaths(fds: list[int]) -> None:
 def wait_until_free(pids: Iterable[int], timeout_s: float = REAP_TIMEOUT_S) -> Process | None:
     """Wait until these pids can be given to new processes.
 
-    As long as it is not reaped, a dead one has its pid, and those of the leaders of its group and session. Answers one
-    for which there is no use in waiting: it lives and was not killed, or its parent does not reap it.
+    Until it is reaped, a dead process keeps its pid, and those of the leaders of its group and session. Returns a
+    process for which it is no use to wait: it is alive and was not killed, or its parent does not reap it.
     """
     wanted = set(pids)
     deadline = time.monotonic() + timeout_s
@@ -161,7 +163,7 @@ def wait_until_free(pids: Iterable[int], timeout_s: float = REAP_TIMEOUT_S) -> P
 
 
 def _is_killed(pid: int) -> bool:
-    """Whether it has to die as soon as it gets to run, or is gone by now."""
+    """Whether it will die as soon as it runs, or no longer exists."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -171,7 +173,7 @@ def _is_killed(pid: int) -> bool:
 
 
 def processes_using_pids(pids: Iterable[int]) -> list[Process]:
-    """The processes because of which nobody else can have one of these pids, the dead that are not reaped included."""
+    """The processes, also dead ones that are not reaped, because of which no new one can get one of these pids."""
     wanted = set(pids)
     return [process for process in _all_processes() if wanted & process.ids()]
 

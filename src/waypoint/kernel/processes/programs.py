@@ -1,8 +1,8 @@
 """Start programs: the only module that imports subprocess.
 
 Programs get an argument list (never a shell string), a clean environment, a time limit, and no standard
-input unless they are given one. Output goes to temporary files, not pipes: a daemon that a program leaves behind may keep our
-descriptor, and a pipe would then never end.
+input unless the caller gives one. Output goes to temporary files, not pipes: a daemon that a program leaves behind may
+keep our descriptor, and a pipe would then never end.
 """
 
 import logging
@@ -42,7 +42,7 @@ CLEAN_ENV: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    """What a program that ended well printed."""
+    """What a program printed that ended with an accepted status."""
 
     status: int
     stdout: str
@@ -59,7 +59,7 @@ def run_tool(
     stdin: IO[bytes] | int = DEVNULL,
     stdout: IO[bytes] | None = None,
 ) -> Finished:
-    """Run ``command`` to its end. With ``stdout`` its output goes to that file, and is not in the answer.
+    """Run ``command`` to its end. With ``stdout`` its output goes to that file, and is not in the result.
 
     Raises ToolMissing, ToolTimedOut (after killing its process group) or, for a status not in
     ``accept``, ToolFailed with what it printed to standard error.

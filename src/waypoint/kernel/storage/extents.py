@@ -1,4 +1,4 @@
-"""What a copy by reference adds: the blocks of a file that another one does not have."""
+"""The space that a copy by reference adds: the blocks of a file that it does not share with another one."""
 
 import fcntl
 import struct
@@ -7,17 +7,17 @@ from pathlib import Path
 __all__ = ["added_bytes"]
 
 FS_IOC_FIEMAP = 0xC020660B
-WRITE_OUT = 0x1  # first; before that, new blocks have no place
+WRITE_OUT = 0x1  # first; before that, new blocks have no location
 LAST, UNKNOWN_LOCATION = 0x1, 0x2 | 0x4  # of an extent
 AT_ONCE = 512
-# struct fiemap: start, length, flags, mapped extents, room for extents, reserved
+# struct fiemap: start, length, flags, mapped extents, space for extents, reserved
 _REQUEST = struct.Struct("=QQIIII")
 # struct fiemap_extent: logical, physical, length, reserved[2], flags, reserved[3]
 _EXTENT = struct.Struct("=QQQ16xI12x")
 
 
 def added_bytes(path: Path, origin: Path | None) -> int:
-    """How much of ``path`` lies in places of its own, and not where ``origin`` lies."""
+    """How many bytes of ``path`` lie in blocks that ``origin`` does not have."""
     own = _physical_ranges(path)
     shared = _physical_ranges(origin) if origin is not None and origin.exists() else []
     return sum(end - begin for begin, end in own) - _overlap(sorted(own), sorted(shared))
@@ -36,7 +36,7 @@ def _overlap(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> int
 
 
 def _physical_ranges(path: Path) -> list[tuple[int, int]]:
-    """Where on its device the file lies, as ranges of bytes."""
+    """The ranges of bytes on its device in which the file lies."""
     found: list[tuple[int, int]] = []
     logical, flags = 0, 0
     with open(path, "rb") as file:

@@ -1,8 +1,8 @@
 """Loop devices: a regular file used as a disk.
 
 Devices are attached with the *autoclear* flag: the kernel frees the device itself when its last user (the
-mount) is gone, so neither a crash nor a plain ``umount`` leaves one behind. Until the file system is
-mounted, our open descriptor is that last user; hence attaching is a block, not a call.
+mount) has ended, so neither a crash nor a plain ``umount`` leaves one behind. Until the file system is
+mounted, our open descriptor is that last user; hence attaching is a context manager, not a call.
 
 The numbers come from ``linux/loop.h``; they are the kernel's ABI and the same on every architecture.
 """
@@ -29,7 +29,7 @@ LO_FLAGS_DIRECT_IO = 16
 
 LOOP_MAJOR = 7
 BLOCK_SIZE = 4096  # direct I/O to the backing file must be aligned to its blocks
-ATTACH_ATTEMPTS = 32  # another process may take the free device between our asking and our taking
+ATTACH_ATTEMPTS = 32  # another process may take the free device after we ask for it and before we attach
 
 # struct loop_info64: device, inode, rdevice, offset, sizelimit, number, encrypt type, key size, flags,
 # file name, crypt name, key, init[2]
@@ -40,7 +40,7 @@ _CONFIG = struct.Struct(f"=2I{_INFO.size}s64x")
 
 @contextmanager
 def attached_loop(backing: Path, *, direct_io: bool) -> Iterator[Path]:
-    """Give ``backing`` as a block device for the length of the block.
+    """Attach ``backing`` to a loop device for the length of the block.
 
     A file system mounted from the device inside the block keeps it alive afterwards; otherwise the device
     is free again at the end. Raises AbilityMissing if the kernel has no loop devices.

@@ -1,4 +1,4 @@
-"""The overlay of a branch: the base below, the branch's own changes above."""
+"""Mount the overlay of a branch: the base below, the branch's own changes above. Read the list of mounts."""
 
 import errno
 import os
@@ -50,9 +50,9 @@ def _escape(path: Path, extra: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class MountEntry:
-    """One line of mountinfo: ``root`` of the file system on ``device`` is to be seen at ``path``.
+    """One line of mountinfo: ``root`` of the file system on ``device`` is mounted at ``path``.
 
-    The ``id`` is that of the mount as long as it lives, wherever it is moved. The ``options`` are those of the file system.
+    The mount keeps its ``id`` as long as it exists, wherever it is moved. ``options`` are those of the file system.
     """
 
     id: int
@@ -65,7 +65,7 @@ class MountEntry:
 
 
 def read_mounts(process: int | str = "self") -> list[MountEntry]:
-    """What is to be seen in the mount namespace of a process: of several mounts at one place, the last."""
+    """The mounts in the mount namespace of a process: of several at one path, the last, which is the visible one."""
     return parse_mounts(Path(f"/proc/{process}/mountinfo").read_bytes())
 
 
@@ -89,5 +89,5 @@ def parse_mounts(mountinfo: bytes) -> list[MountEntry]:
 
 
 def _unescape(raw: bytes) -> str:
-    """Blanks and the like are written as octal numbers."""
+    """Decode a path of mountinfo, in which blanks and the like are octal numbers."""
     return os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda match: bytes((int(match[1], 8),)), raw))

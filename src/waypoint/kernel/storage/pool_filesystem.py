@@ -64,9 +64,9 @@ def read_superblock(path: Path) -> Superblock | None:
 
 
 def btrfs_uuid(path: Path) -> str | None:
-    """The identity of the mounted btrfs that holds ``path``; None if it lies on another file system.
+    """The identity of the mounted btrfs that holds ``path``; None if that is not a btrfs.
 
-    Device numbers cannot tell: every subvolume of one btrfs has its own.
+    Device numbers do not identify it: every subvolume of one btrfs has its own.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

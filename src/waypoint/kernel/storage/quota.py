@@ -1,7 +1,7 @@
 """Simple quotas of btrfs: each subvolume has an account of the space it has taken and of how much it may take.
 
-An extent is on the account of the subvolume that wrote it, for as long as anyone refers to it: a snapshot starts with an
-empty account, and what a snapshot still holds stays on the account of its writer. Why these and not the older
+An extent is on the account of the subvolume that wrote it, for as long as anyone refers to it: a snapshot starts with
+an empty account, and what a snapshot still holds stays on the account of its writer. Why these and not the older
 quota groups: docs/adr/0009-disk-limit-by-simple-quotas.md.
 """
 
@@ -38,7 +38,7 @@ def has_simple_quotas(path: Path) -> bool:
 
 
 def enable_simple_quotas(path: Path) -> None:
-    """Let the btrfs that holds ``path`` keep accounts from now on; for good: its format then says so."""
+    """Make the btrfs that holds ``path`` keep accounts from now on, permanently: its format then says so."""
     _ioctl(path, _QUOTA_CTL, struct.pack("=QQ", _ENABLE_SIMPLE, 0))
 
 
@@ -57,7 +57,7 @@ class Account:
         return cls(subvolume, number, _groups(subvolume) / f"0_{number}")
 
     def taken(self) -> int:
-        """What it has written and not yet given back, what waits in memory to be written included."""
+        """The bytes it has written and not yet freed, including those that wait in memory to be written."""
         return self._read("referenced") + self._read("rsv_data")
 
     def maximum(self) -> int | None:
@@ -66,7 +66,7 @@ class Account:
     def set_maximum(self, size_bytes: int | None) -> None:
         limit = _NO_LIMIT if size_bytes is None else size_bytes
         request = struct.pack("=6Q", self.number, _MAX_REFERENCED, limit, 0, 0, 0)
-        # Asked of the subvolume itself, the change would be on its account, and be refused when that is full.
+        # If we asked the subvolume itself, the change would be on its account, and be refused when that is full.
         _ioctl(self.subvolume.parent, _QGROUP_LIMIT, request)
 
     def _read(self, name: str) -> int:

@@ -1,4 +1,4 @@
-"""Let a tree share the space of its copy, on a file system that can."""
+"""Make a tree share the space of its copy, on a file system that supports it."""
 
 import fcntl
 import os
@@ -14,7 +14,7 @@ _SMALL_BYTES = 4096  # such files have no blocks of their own
 def share_content(copy: Path, tree: Path) -> None:
     """Give each file of ``tree`` the blocks of the file of the same name in ``copy``, a faithful copy of it.
 
-    Nothing that can be seen changes. (Asking the kernel to compare them first takes thirty times as long: it
+    Nothing visible changes. (Asking the kernel to compare them first takes thirty times as long: it
     reads both from the disk.)
     """
     for directory, _, names in os.walk(tree):

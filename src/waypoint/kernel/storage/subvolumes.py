@@ -31,7 +31,7 @@ def snapshot_subvolume(source: Path, target: Path, *, read_only: bool) -> None:
 
 
 def delete_subvolume(path: Path) -> None:
-    """Unlink a subvolume; the kernel frees its space in the background. Done already is fine."""
+    """Unlink a subvolume; the kernel frees its space in the background. Nothing is done if it does not exist."""
     try:
         _on_parent(path, _SNAP_DESTROY_V2, fd=0, flags=0)
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Files that stopped processes have open or mapped and that have no name any more: they take space all the same.
+"""Deleted files that stopped processes still have open or mapped: they take space although they have no name.
 
-Only files of the file systems that are asked for are looked at. A look at one whose server is gone fails, or never
-ends; on which file system it is the kernel tells without.
+Only files on the requested file systems are examined. Examining a file whose server no longer answers fails or never
+ends; the kernel shows which file system a file is on without doing so.
 """
 
 import os
@@ -15,7 +15,7 @@ __all__ = ["unnamed_bytes"]
 
 
 def unnamed_bytes(pids: Iterable[int], devices: Set[str]) -> int:
-    """The space that they take on ``devices``, which are written as in mountinfo."""
+    """The space that such files of these processes take on ``devices``, which are written as in mountinfo."""
     processes = list(pids)
     mounts = list(_mounts(processes))
     own = {entry.id for entry in mounts if entry.device in devices}
@@ -32,7 +32,7 @@ def unnamed_bytes(pids: Iterable[int], devices: Set[str]) -> int:
 
 
 def _mounts(pids: Iterable[int]) -> Iterator[MountEntry]:
-    """What is mounted wherever one of the processes is."""
+    """The mounts that any of the processes sees."""
     seen = set()
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError):  # it was killed
@@ -57,7 +57,7 @@ def _deleted_mappings(pid: int, foreign: Set[str]) -> Iterator[str]:
             if line.endswith(b" (deleted)"):
                 area, _, _, device = line.decode(errors="replace").split()[:4]
                 major, minor = (int(number, 16) for number in device.split(":"))
-                # Some kernels tell the device of the overlay here, others that of its upper layer.
+                # Some kernels show the device of the overlay here, others that of its upper layer.
                 if f"{major}:{minor}" not in foreign:
                     begin, end = (int(address, 16) for address in area.split("-"))
                     yield f"/proc/{pid}/map_files/{begin:x}-{end:x}"
