@@ -18,7 +18,10 @@ static struct terminal *find_terminal(struct server *s, struct bytes name)
 	return NULL;
 }
 
-/* The terminal of the request; replies and returns NULL if there is none alive. */
+/*
+ * The terminal of the request; replies and returns NULL if it does not exist or
+ * its shell has ended.
+ */
 static struct terminal *need_live_terminal(
 	struct server *s, struct connection *c, struct request *request)
 {
@@ -73,7 +76,7 @@ static void answer_open(struct server *s, struct connection *c, struct request *
 	if (!t)
 		t = take_slot(s, request->name);
 	if (!t) {
-		reply_error(c, ERR_LIMIT, "more than %d terminals", TERMINALS_MAX);
+		reply_error(c, ERR_LIMIT, "a branch has at most %d terminals", TERMINALS_MAX);
 		return;
 	}
 	terminal_close(t);
@@ -123,7 +126,7 @@ static void answer_run(struct server *s, struct connection *c, struct request *r
 		return;
 	}
 	if (request->text.len > RUN_TEXT_MAX) {
-		reply_error(c, ERR_TOO_LARGE, "command of more than %d bytes", RUN_TEXT_MAX);
+		reply_error(c, ERR_TOO_LARGE, "a command has at most %d bytes", RUN_TEXT_MAX);
 		return;
 	}
 	err = shell_write_command(t, s->dir, request->text);
@@ -136,13 +139,14 @@ static void answer_run(struct server *s, struct connection *c, struct request *r
 		reply_error(c, ERR_LIMIT, "more than %d running jobs", JOBS_KEPT);
 		return;
 	}
-	/* What is on its way now belongs to no job. */
-	terminal_read(t, follow_room(s, &t->kept, STREAM_OUTPUT));
+	/* Output that is on its way now belongs to no job. */
+	terminal_read(t, follow_read_limit(s, &t->kept, STREAM_OUTPUT));
 	if (!err)
 		err = terminal_type_run_line(t, job->id);
 	if (err) {
 		job_forget(job);
-		reply_error(c, ERR_INTERNAL, "cannot hand over the command: %s", strerror(-err));
+		reply_error(c, ERR_INTERNAL, "cannot send the command to the shell: %s",
+			strerror(-err));
 		return;
 	}
 	job->start[STREAM_OUTPUT] = terminal_ring(t)->end;
@@ -180,7 +184,7 @@ static void answer_input(struct server *s, struct connection *c, struct request 
 	if (!t)
 		return;
 	if (terminal_queue_input(t, text)) {
-		reply_error(c, ERR_TOO_LARGE, "more than %d bytes of unread input", INPUT_MAX);
+		reply_error(c, ERR_TOO_LARGE, "at most %d bytes of input can wait", INPUT_MAX);
 		return;
 	}
 	terminal_release(t);
@@ -197,8 +201,8 @@ static void answer_resize(struct server *s, struct connection *c, struct request
 
 	if (!t)
 		return;
-	/* What is on its way now was written at the old size. */
-	terminal_read(t, follow_room(s, &t->kept, STREAM_OUTPUT));
+	/* Output that is on its way now was written at the old size. */
+	terminal_read(t, follow_read_limit(s, &t->kept, STREAM_OUTPUT));
 	err = terminal_resize(t, request->rows, request->cols);
 	if (err)
 		reply_error(c, ERR_INTERNAL, "cannot resize: %s", strerror(-err));
@@ -243,7 +247,7 @@ static void answer_close(struct server *s, struct connection *c, struct request 
 	}
 	terminal_kill(t);
 	if (t->master >= 0)
-		terminal_read(t, follow_room(s, &t->kept, STREAM_OUTPUT));
+		terminal_read(t, follow_read_limit(s, &t->kept, STREAM_OUTPUT));
 	terminal_end_job(s, t, END_CLOSED, 0);
 	opener = connection_find(s, t->opener);
 	if (opener && opener->opening) {
@@ -251,7 +255,7 @@ static void answer_close(struct server *s, struct connection *c, struct request 
 		reply_error(opener, ERR_SHELL, "the terminal was closed");
 	}
 	terminal_close(t);
-	/* Before the ring is given back: viewers do not hold it. */
+	/* Before the ring is emptied: viewers do not keep it from that. */
 	for (unsigned int i = 0; i < CONNECTIONS_MAX; i++) {
 		if (s->connections[i].fd >= 0)
 			connection_pump(s, &s->connections[i]);
@@ -273,7 +277,7 @@ static void answer_quiesce(struct server *s, struct connection *c)
 			break;
 		close(fd);
 	}
-	/* Guests are saved with us, but better not in the midst of a connect. */
+	/* Guests are saved with us, but better not in the middle of a connect. */
 	guests_accept(s);
 	for (unsigned int i = 0; i < CONNECTIONS_MAX; i++) {
 		struct connection *other = &s->connections[i];
@@ -296,9 +300,9 @@ static void answer_attend(struct connection *c)
 static void answer_answer(struct server *s, struct connection *c, struct request *request)
 {
 	if (request->text.len > ANSWER_TEXT_MAX)
-		reply_error(c, ERR_TOO_LARGE, "answer of more than %d bytes", ANSWER_TEXT_MAX);
+		reply_error(c, ERR_TOO_LARGE, "an answer has at most %d bytes", ANSWER_TEXT_MAX);
 	else if (guests_answer(s, request->ask, request->status, request->text))
-		reply_error(c, ERR_UNKNOWN_ASK, "nobody waits for this answer");
+		reply_error(c, ERR_UNKNOWN_ASK, "no guest waits for this answer");
 	else
 		reply_ok(c);
 }

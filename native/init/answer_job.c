@@ -14,7 +14,7 @@ static struct job *need_job(struct server *s, struct connection *c, struct reque
 	return job;
 }
 
-static bool refuse_taken(struct connection *c)
+static bool refuse_if_taken(struct connection *c)
 {
 	if (!connection_is_taken(c))
 		return false;
@@ -27,11 +27,11 @@ void answer_follow(struct server *s, struct connection *c, struct request *reque
 	uint64_t offset[STREAMS] = {request->offset, request->error_offset};
 	struct job *job = need_job(s, c, request);
 
-	if (!job || refuse_taken(c))
+	if (!job || refuse_if_taken(c))
 		return;
 	for (unsigned int i = 0; i < STREAMS; i++) {
 		if (offset[i] > job_length(s, job, i)) {
-			reply_error(c, ERR_MALFORMED, "offset behind the end of the output");
+			reply_error(c, ERR_MALFORMED, "the offset is behind the end of the output");
 			return;
 		}
 	}
@@ -42,7 +42,7 @@ void answer_wait(struct server *s, struct connection *c, struct request *request
 {
 	struct job *job = need_job(s, c, request);
 
-	if (job && !refuse_taken(c))
+	if (job && !refuse_if_taken(c))
 		c->waits = job->id;
 }
 
@@ -85,11 +85,11 @@ void answer_spawn(struct server *s, struct connection *c, struct request *reques
 	struct isolated *p;
 	int err;
 
-	if ((request->flags & SPAWN_FOLLOW) && refuse_taken(c))
+	if ((request->flags & SPAWN_FOLLOW) && refuse_if_taken(c))
 		return;
 	p = isolated_take(s);
 	if (!p) {
-		reply_error(c, ERR_LIMIT, "more than %d isolated jobs run", ISOLATED_MAX);
+		reply_error(c, ERR_LIMIT, "at most %d isolated jobs run at once", ISOLATED_MAX);
 		return;
 	}
 	p->flags = request->flags;
@@ -121,7 +121,7 @@ static bool refuse_write(struct connection *c, struct isolated *p)
 
 /*
  * The request stays the first of the connection until all of its bytes are
- * taken. A client whose connection was cut says it again: by the offset we know
+ * taken. A client whose connection was cut sends it again: the offset tells us
  * what we have already.
  */
 bool answer_write(struct server *s, struct connection *c, struct request *request)
@@ -144,7 +144,7 @@ bool answer_write(struct server *s, struct connection *c, struct request *reques
 	if (p->writing != c->serial)
 		c->write_from = request->offset == WRITE_AT_END ? p->input_taken : request->offset;
 	if (c->write_from > p->input_taken) {
-		reply_error(c, ERR_MALFORMED, "the input before this is missing");
+		reply_error(c, ERR_MALFORMED, "the input before this offset is missing");
 		return end_write(c, p);
 	}
 	done = p->input_taken - c->write_from < text.len ? (size_t)(p->input_taken - c->write_from)
@@ -160,14 +160,14 @@ bool answer_write(struct server *s, struct connection *c, struct request *reques
 		p->writing = c->serial;
 		return false;
 	}
-	s->again = s->again || c->writing; /* another one may wait for its turn */
+	s->again = s->again || c->writing; /* another WRITE may wait for its turn */
 	reply_ok(c);
 	return end_write(c, p);
 }
 
 static int kill_isolated(const struct isolated *p, int signo)
 {
-	/* Once it is reaped, others may have its number. */
+	/* Once it is reaped, another process may have its pid. */
 	if (p->reaped)
 		return -ESRCH;
 	return kill(-p->pid, signo) ? -errno : 0;

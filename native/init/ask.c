@@ -23,7 +23,7 @@ const char *ask_refusal(const struct ask *ask)
 	static const char verb[] = "snapshot";
 
 	if (ask->verb.len != sizeof(verb) - 1 || memcmp(ask->verb.data, verb, ask->verb.len) != 0)
-		return "only a snapshot can be asked for";
+		return "the only request is snapshot";
 	if (ask->argument.len > ASK_ARGUMENT_MAX)
 		return "a name has at most 64 characters";
 	for (uint32_t i = 0; i < ask->argument.len; i++) {

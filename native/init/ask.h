@@ -1,6 +1,6 @@
 /*
  * What a program inside the branch may ask for, as frames between it and init;
- * no I/O. One request and one answer for each connection.
+ * no I/O. Each connection carries one request and one answer.
  */
 #pragma once
 
@@ -8,7 +8,7 @@
 
 #define ASK_VERB_MAX	 16
 #define ASK_ARGUMENT_MAX 64
-/* Length of an asking frame: its kind and two strings. */
+/* Length of a request: its kind and two strings. */
 #define ASK_FRAME_MAX	 (1 + 4 + ASK_VERB_MAX + 4 + ASK_ARGUMENT_MAX)
 #define ANSWER_TEXT_MAX	 4096
 #define ANSWER_FRAME_MAX (1 + 1 + 4 + ANSWER_TEXT_MAX)
@@ -25,5 +25,5 @@ struct ask {
 
 /* 0, or -EBADMSG. The strings lie in the frame. */
 int ask_parse(struct frame *frame, struct ask *ask);
-/* Is it something a host may be asked? NULL, or what is wrong with it. */
+/* NULL if a host may be asked this, or else what is wrong with it. */
 const char *ask_refusal(const struct ask *ask);

@@ -1,8 +1,8 @@
 /*
  * Host side: turn a mounted overlay into a branch. The caller's process enters
- * the cgroup and makes the namespaces; its child becomes process 1, and only
- * after the pivot touches any path, so that no symlink of the base can lead
- * back to the host.
+ * the cgroup and makes the namespaces; its child becomes process 1, and touches
+ * no path before the pivot, so that no symlink of the base can lead back to the
+ * host.
  */
 #include "cgroups.h"
 #include "child.h"
@@ -38,7 +38,7 @@ struct branch {
 	struct walls walls;
 };
 
-/* A failed step by name; the errno is kept beside it. */
+/* The name of a failed step, and its errno. */
 struct failure {
 	const char *step;
 	int error;
@@ -88,7 +88,7 @@ static int replace_descriptors(int status_fd)
 		return -errno;
 	if (close_range(STATUS_FD + 1, ~0U, 0))
 		return -errno;
-	/* CRIU cannot place a descriptor that was opened before the pivot. */
+	/* CRIU cannot find the file of a descriptor that was opened before the pivot. */
 	null_fd = open("/dev/null", O_RDWR);
 	if (null_fd < 0)
 		return -errno;
@@ -120,7 +120,7 @@ static int exec_init(bool allow_self)
 	return -errno;
 }
 
-/* The steps of the child, in order; returns only to tell which one failed. */
+/* The steps of the child, in order; returns only if one failed. */
 static struct failure become_init(const struct branch *branch, int *status_fd)
 {
 	int err;

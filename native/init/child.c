@@ -18,12 +18,13 @@ enum { OOM_SCORE_ABOVE_INIT = 500, OOM_SCORE_MAX = 1000 };
 
 int reset_signals(void)
 {
-	const uint64_t all_default[8] = {0}; /* as the kernel lays a sigaction out, and more */
+	const uint64_t all_default[8] = {0}; /* at least as large as the kernel's sigaction */
 	sigset_t none;
 
 	/*
-	 * Past the library, which keeps two signals to itself, and whose posix_spawn()
-	 * leaves them ignored. Refused for KILL and STOP: they need no reset.
+	 * Bypasses the C library, which reserves two signals for itself, and
+	 * whose posix_spawn() leaves them ignored. The kernel refuses KILL and
+	 * STOP: they need no reset.
 	 */
 	for (int signo = 1; signo < NSIG; signo++)
 		syscall(SYS_rt_sigaction, signo, all_default, NULL, sizeof(uint64_t));

@@ -3,9 +3,9 @@
 
 #include "request.h"
 
-/* As a program expects to find them: nothing ignored, nothing blocked. */
+/* As a program expects: no signal is ignored or blocked. */
 int reset_signals(void);
-/* Where memory runs out, this process and what it starts are ended before the caller. */
+/* When memory runs out, the kernel ends this process and what it starts before the caller. */
 int offer_to_oom_killer(void);
-/* Becomes the user of the program, if that is another. */
+/* Changes to the user of the program, if that is another. */
 int drop_to_user(const struct program *program);

@@ -17,10 +17,10 @@ static bool is_engaged(const struct connection *c)
 
 bool connection_is_taken(const struct connection *c)
 {
-	return (c->follow.job && !c->follow.told) || c->waits || c->view.kind == VIEW_WATCH;
+	return (c->follow.job && !c->follow.end_queued) || c->waits || c->view.kind == VIEW_WATCH;
 }
 
-static struct connection *find_place(struct server *s)
+static struct connection *take_connection(struct server *s)
 {
 	struct connection *idle = NULL;
 
@@ -39,7 +39,7 @@ static struct connection *find_place(struct server *s)
 
 void connection_open(struct server *s, int fd)
 {
-	struct connection *c = find_place(s);
+	struct connection *c = take_connection(s);
 	struct writer w;
 
 	if (!c) {
@@ -65,7 +65,7 @@ void connection_close(struct server *s, struct connection *c)
 	follow_hold(s, c);
 	close_fd(&c->fd);
 	s->again = true; /* others may have waited for this */
-	/* `out` lies right behind `in`: one call gives both back. */
+	/* `out` lies right behind `in`: one call returns the pages of both. */
 	madvise(c->in, IN_SIZE + OUT_SIZE, MADV_DONTNEED);
 }
 
@@ -116,7 +116,7 @@ void connection_flush(struct server *s, struct connection *c)
 		c->last_active = ++s->activity;
 	}
 	c->out_at = 0;
-	if (c->follow.told)
+	if (c->follow.end_queued)
 		follow_finish(s, c);
 	if (c->closing || (c->eof && !c->in_len && !is_engaged(c)))
 		connection_close(s, c);
@@ -137,7 +137,7 @@ static bool is_paused(const struct connection *c)
 	       c->out_len > OUT_STREAM_MAX + FRAME_REPLY_MAX;
 }
 
-/* Serves the first frame at `at`: its size, or 0 if there is none to serve now. */
+/* Serves the frame at `at`. Returns its size, or 0 if no frame can be served now. */
 static size_t serve_one(struct server *s, struct connection *c, size_t at)
 {
 	struct request *request = &s->request;
@@ -155,7 +155,7 @@ static size_t serve_one(struct server *s, struct connection *c, size_t at)
 	c->deadline_ms = 0;
 	err = request_parse(&frame, request);
 	if (err == -E2BIG)
-		reply_error(c, ERR_LIMIT, "more than %d arguments, %d variables or %d groups",
+		reply_error(c, ERR_LIMIT, "at most %d arguments, %d variables and %d groups",
 			ARGS_MAX, ENV_MAX, GROUPS_MAX);
 	else if (err)
 		refuse(s, c, ERR_MALFORMED, "malformed request");

@@ -1,7 +1,7 @@
 /*
- * Host side: run a program, CRIU as a rule, in chosen cgroups and a chosen network
- * namespace, with a private /run that holds a copy of CRIU's kernel probe, and
- * mounts that nobody else sees.
+ * Host side: run a program, usually CRIU, in chosen cgroups and a chosen
+ * network namespace, with a private /run that holds a copy of CRIU's kernel
+ * probe, and mounts that nobody else sees.
  */
 #include "cgroups.h"
 #include "fd.h"
@@ -34,7 +34,7 @@ struct entry {
 	const char *save_kdat;
 	const char *sources[BINDS_MAX];
 	const char *targets[BINDS_MAX];
-	unsigned int bound;
+	unsigned int bind_count;
 	char **command;
 };
 
@@ -83,7 +83,7 @@ static int make_private_mounts(const struct entry *entry)
 {
 	int err = unshare(CLONE_NEWNS) ? -errno : make_mounts_private();
 
-	for (unsigned int i = 0; !err && i < entry->bound; i++) {
+	for (unsigned int i = 0; !err && i < entry->bind_count; i++) {
 		if (mount(entry->sources[i], entry->targets[i], NULL, MS_BIND, NULL))
 			err = -errno;
 	}
@@ -192,9 +192,9 @@ static int parse_options(int argc, char **argv, struct entry *entry)
 			entry->save_kdat = optarg;
 		else if (option == 'b')
 			source = optarg;
-		else if (option == 't' && source && entry->bound < BINDS_MAX) {
-			entry->sources[entry->bound] = source;
-			entry->targets[entry->bound++] = optarg;
+		else if (option == 't' && source && entry->bind_count < BINDS_MAX) {
+			entry->sources[entry->bind_count] = source;
+			entry->targets[entry->bind_count++] = optarg;
 		} else
 			return -EINVAL;
 	}
@@ -230,7 +230,7 @@ int enter_main(int argc, char **argv)
 			return fail("open kdat directory", -errno);
 	}
 	probe = entry.kdat ? entry.kdat : entry.save_kdat;
-	if ((probe || entry.bound) && (err = make_private_mounts(&entry)))
+	if ((probe || entry.bind_count) && (err = make_private_mounts(&entry)))
 		return fail("make private mounts", err);
 	if (probe && (err = make_private_run(probe)))
 		return fail("make private /run", err);

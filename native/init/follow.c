@@ -1,8 +1,8 @@
 /*
- * Output on its way from a ring to those who follow a job. A follower holds the
- * program back: terminal or pipe is not read further than the ring reaches
- * beyond what the slowest follower was sent, so the program waits as on a slow
- * terminal.
+ * Sends output from a ring to the connections that follow a job. A follower
+ * holds the program back: init reads the terminal or pipe no further than the
+ * ring reaches beyond what the slowest follower was sent, so the program waits
+ * as on a slow terminal.
  */
 #include "server.h"
 
@@ -30,9 +30,9 @@ uint64_t job_length(struct server *s, const struct job *job, enum stream which)
 }
 
 /*
- * What the client surely has, in whole frames: it drops the half of one at the
- * end of a connection and asks for that part again. May be too low, never too
- * high.
+ * What the client surely has, in whole frames: when its connection ends it
+ * drops an incomplete frame and asks for that part again. May be too low, never
+ * too high.
  */
 static uint64_t sent_position(const struct connection *c, enum stream which)
 {
@@ -54,7 +54,7 @@ void follow_start(struct server *s, struct connection *c, const struct job *job,
 	struct follower *f = &c->follow;
 	struct hold *mine = NULL;
 
-	if (f->told)
+	if (f->end_queued)
 		follow_finish(s, c);
 	*f = (struct follower){.job = job->id, .kept = job_kept(s, job)};
 	for (unsigned int i = 0; i < STREAMS; i++) {
@@ -64,7 +64,7 @@ void follow_start(struct server *s, struct connection *c, const struct job *job,
 	if (!f->kept)
 		return;
 	f->generation = f->kept->generation;
-	/* Of several vanished followers this is the one that was furthest, but not further. */
+	/* Takes over one hold: of those not beyond this follower's offsets, the furthest. */
 	for (unsigned int i = 0; i < HOLDS_MAX; i++) {
 		struct hold *hold = &f->kept->holds[i];
 
@@ -116,7 +116,7 @@ void follow_expire(struct server *s)
 {
 	for (unsigned int i = 0; i < TERMINALS_MAX; i++)
 		expire_holds(s, &s->terminals[i].kept);
-	for (unsigned int i = 0; i < ISOLATED_PLACES; i++) {
+	for (unsigned int i = 0; i < ISOLATED_SLOTS; i++) {
 		if (s->isolated[i].state != ISOLATED_FREE)
 			expire_holds(s, &s->isolated[i].kept);
 	}
@@ -137,7 +137,7 @@ static uint64_t slowest_position(const struct server *s, const struct kept *kept
 		if (kept->holds[i].job)
 			slowest = min_u64(slowest, kept->holds[i].pos[which]);
 	}
-	/* One who came too late for its first bytes must not stop the program for them. */
+	/* A follower that came too late for its first bytes must not stop the program for them. */
 	return slowest < ring->start ? ring->start : slowest;
 }
 
@@ -159,12 +159,12 @@ bool follow_is_live(const struct server *s, const struct kept *kept)
 	return false;
 }
 
-uint64_t follow_room(const struct server *s, const struct kept *kept, enum stream which)
+uint64_t follow_read_limit(const struct server *s, const struct kept *kept, enum stream which)
 {
 	uint64_t slowest = slowest_position(s, kept, which);
 	uint64_t ahead = kept->rings[which].end - slowest;
 
-	/* Nobody waits for what the ring holds: all of it may be overwritten. */
+	/* No follower needs what the ring holds: all of it may be overwritten. */
 	if (ahead == 0)
 		return RING_SIZE;
 	return ahead < RING_SIZE ? RING_SIZE - ahead : 0;
@@ -193,7 +193,7 @@ static void pump_followed(struct server *s, struct connection *c)
 	if (!job->ended || c->out_len > OUT_STREAM_MAX)
 		return;
 	reply_job_ended(c, job);
-	f->told = true;
+	f->end_queued = true;
 }
 
 static void pump_waited(struct server *s, struct connection *c)
@@ -211,7 +211,7 @@ static void pump_waited(struct server *s, struct connection *c)
 
 void follow_pump(struct server *s, struct connection *c)
 {
-	if (c->follow.job && !c->follow.told)
+	if (c->follow.job && !c->follow.end_queued)
 		pump_followed(s, c);
 	if (c->waits)
 		pump_waited(s, c);
@@ -223,9 +223,9 @@ void follow_finish(struct server *s, struct connection *c)
 	struct isolated *p = job ? job_isolated(s, job) : NULL;
 
 	c->follow.job = 0;
-	c->follow.told = false;
+	c->follow.end_queued = false;
 	if (!p)
 		return;
-	p->had_all = true;
+	p->all_sent = true;
 	s->again = true;
 }

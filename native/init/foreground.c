@@ -1,7 +1,7 @@
 /*
- * Which group is in the foreground, on a kernel that does not tell: an
- * interactive shell gives each job a group of its own, and the job it waits
- * for is the one it started last.
+ * Guesses which group is in the foreground, on a kernel that does not report
+ * it: an interactive shell gives each job a group of its own, and the job it
+ * waits for is the one it started last.
  */
 #include "fd.h"
 #include "terminal.h"
@@ -18,7 +18,7 @@ struct process {
 	unsigned long long started;
 };
 
-static bool look_at(pid_t pid, struct process *found)
+static bool read_process(pid_t pid, struct process *found)
 {
 	char path[32];
 	char text[512];
@@ -52,7 +52,7 @@ pid_t foreground_guess(pid_t shell)
 		pid_t pid = atoi(entry->d_name);
 		struct process process;
 
-		if (pid <= 1 || !look_at(pid, &process))
+		if (pid <= 1 || !read_process(pid, &process))
 			continue;
 		if (process.parent != shell || process.group != pid)
 			continue;

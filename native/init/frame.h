@@ -94,7 +94,7 @@ struct writer {
 	bool full;
 };
 
-/* 1: a frame is complete; 0: more bytes are needed; -EBADMSG or -EMSGSIZE: never will be. */
+/* 1: a frame is complete; 0: more bytes are needed; -EBADMSG or -EMSGSIZE: not a frame. */
 int frame_parse(uint8_t *buf, size_t len, uint32_t max, struct frame *frame);
 
 uint8_t read_u8(struct reader *r);
@@ -104,7 +104,7 @@ uint64_t read_u64(struct reader *r);
 struct bytes read_str(struct reader *r);
 /*
  * As read_str, but a C string: the bytes are moved over their own length field
- * to make room for the terminator. NULL if they hold a NUL themselves.
+ * to make space for the terminator. NULL if they hold a NUL themselves.
  */
 char *read_cstr(struct reader *r);
 
@@ -115,5 +115,5 @@ void put_u32(struct writer *w, uint32_t v);
 void put_u64(struct writer *w, uint64_t v);
 void put_bytes(struct writer *w, const void *data, size_t len);
 void put_str(struct writer *w, const void *data, uint32_t len);
-/* 0, or -ENOBUFS with the writer back where frame_begin found it. */
+/* 0, or -ENOBUFS with the writer as it was before frame_begin(). */
 int frame_end(struct writer *w);

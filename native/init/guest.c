@@ -1,4 +1,4 @@
-/* Init's side of the programs inside that ask for something: see guest.h. */
+/* Init's side of the requests that programs inside make: see guest.h. */
 #include "server.h"
 
 #include "fd.h"
@@ -8,17 +8,17 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* Exit codes of waypoint itself, which the asking program passes on. */
+/* Exit codes of waypoint itself; waypoint-here exits with them. */
 enum { STATUS_USAGE = 2, STATUS_BUSY = 5 };
 
-static void dismiss(struct guest *g)
+static void close_guest(struct guest *g)
 {
 	close_fd(&g->fd);
 	g->ask = 0;
 	g->in_len = 0;
 }
 
-/* Its socket was never written to: one frame always fits, or the guest is gone. */
+/* Nothing was written to its socket before: one frame always fits, or the guest has closed it. */
 static int send_answer(struct guest *g, uint8_t status, struct bytes text)
 {
 	uint8_t buf[FRAME_HEADER + ANSWER_FRAME_MAX];
@@ -31,7 +31,7 @@ static int send_answer(struct guest *g, uint8_t status, struct bytes text)
 	if (frame_end(&w))
 		return -EMSGSIZE;
 	put = send(g->fd, w.buf, w.len, MSG_DONTWAIT | MSG_NOSIGNAL);
-	dismiss(g);
+	close_guest(g);
 	return put == (ssize_t)w.len ? 0 : -ENOENT;
 }
 
@@ -61,7 +61,7 @@ static void take_ask(struct server *s, struct guest *g, const struct ask *ask)
 		return;
 	}
 	if (count_asks(s) >= ASKS_MAX) {
-		refuse(g, STATUS_BUSY, "too many requests wait for an answer already");
+		refuse(g, STATUS_BUSY, "too many requests are waiting already");
 		return;
 	}
 	memcpy(g->verb, ask->verb.data, ask->verb.len);
@@ -84,7 +84,7 @@ static void receive(struct server *s, struct guest *g)
 	/* It may have shut down only its sending side: then it still waits. */
 	g->eof = got == 0;
 	if (got < 0 || (got == 0 && !g->ask) || (got > 0 && g->ask)) {
-		dismiss(g);
+		close_guest(g);
 		return;
 	}
 	if (got == 0)
@@ -99,8 +99,8 @@ static void receive(struct server *s, struct guest *g)
 		take_ask(s, g, &ask);
 }
 
-/* One that has asked is never sent away for a new one. */
-static struct guest *find_place(struct server *s)
+/* A guest that has asked is never closed to accept a new one. */
+static struct guest *take_guest(struct server *s)
 {
 	struct guest *oldest = NULL;
 
@@ -112,13 +112,13 @@ static struct guest *find_place(struct server *s)
 		if (!g->ask && (!oldest || g->serial < oldest->serial))
 			oldest = g;
 	}
-	dismiss(oldest);
+	close_guest(oldest);
 	return oldest;
 }
 
-_Static_assert(ASKS_MAX < GUESTS_MAX, "there is always one that may be sent away");
+_Static_assert(ASKS_MAX < GUESTS_MAX, "there is always a guest that may be closed");
 
-/* So many in one turn: others must not wait for a flood of guests. */
+/* A limited number in one turn: others must not wait for a flood of guests. */
 void guests_accept(struct server *s)
 {
 	for (unsigned int i = 0; i < 2 * GUESTS_MAX; i++) {
@@ -127,13 +127,16 @@ void guests_accept(struct server *s)
 
 		if (fd < 0)
 			return;
-		g = find_place(s);
+		g = take_guest(s);
 		*g = (struct guest){
 			.fd = fd,
 			.serial = ++s->serial,
 			.deadline_ms = s->now_ms + FRAME_TIMEOUT_MS,
 		};
-		/* What it wants is there as a rule, and gives it a right to its place. */
+		/*
+		 * Its request has usually arrived, and protects it from being
+		 * closed for a newer guest.
+		 */
 		receive(s, g);
 	}
 }
@@ -150,7 +153,7 @@ void guests_advance(struct server *s)
 			receive(s, g);
 		if (g->fd >= 0 && ((events & (POLLHUP | POLLERR)) ||
 					  (g->deadline_ms && g->deadline_ms <= s->now_ms)))
-			dismiss(g);
+			close_guest(g);
 	}
 }
 

@@ -1,18 +1,18 @@
 /*
  * Programs inside the branch that ask the host for something, through a second
  * socket that only a session started with --allow-self has. They are not
- * trusted: what one can do is to wait for an answer.
+ * trusted: all that one can do is send a request and wait for the answer.
  */
 #pragma once
 
 #include "ask.h"
 
 #define ASKS_MAX   8
-#define GUESTS_MAX 16 /* some of them have not said yet what they want */
+#define GUESTS_MAX 16 /* some of them have not sent their request yet */
 
 struct guest {
 	int fd;		   /* -1: free */
-	unsigned int poll; /* its entry in this turn; 0: none */
+	unsigned int poll; /* its entry in `polls` this turn; 0: none */
 	uint64_t serial;
 	uint64_t deadline_ms; /* of an incomplete request; 0: it is complete */
 	bool eof;

@@ -1,7 +1,7 @@
 /*
- * waypoint-here: the program with which a branch asks its own host for
- * something. It may be saved and restored while it waits: every copy of it then
- * gets an answer of its own.
+ * waypoint-here: a program inside a branch runs it to ask the host for a
+ * checkpoint. It may be saved and restored while it waits: every copy then gets
+ * an answer of its own.
  */
 #include "ask.h"
 #include "connect.h"
@@ -18,12 +18,12 @@ enum { EXIT_LOST = 1, EXIT_USAGE = 2, EXIT_NOT_ALLOWED = 4 };
 static const char usage[] =
 	"usage: waypoint-here snapshot [NAME]\n"
 	"\n"
-	"Asks from inside a session that it be saved as it is now: files, memory and\n"
-	"running programs, this one among them. Ends when that is done, with exit code 0;\n"
-	"in whatever is restored or forked from that checkpoint later, it ends there too.\n"
+	"Saves this session from inside, as it is now: files, memory and running\n"
+	"programs, including this one. Exits with code 0 once that is done, also in every\n"
+	"branch that is restored or forked from the checkpoint later.\n"
 	"\n"
 	"NAME has up to 64 letters, digits, '.', '_' and '-'; without it one is chosen.\n"
-	"The session must have been made with: waypoint init --allow-self\n";
+	"The session must have been created with: waypoint init --allow-self\n";
 
 static int fail(int status, const char *why)
 {
@@ -41,7 +41,7 @@ static int send_ask(int fd, const char *verb, const char *argument)
 	put_str(&w, argument, (uint32_t)strlen(argument));
 	if (frame_end(&w))
 		return -EMSGSIZE;
-	/* A refusal may be on its way already: then the reading tells. */
+	/* init may have refused already: then receive_answer() reads why. */
 	return send(fd, w.buf, w.len, MSG_NOSIGNAL) < 0 && errno != EPIPE ? -errno : 0;
 }
 
@@ -88,7 +88,8 @@ static int ask_and_wait(const char *dir, const char *verb, const char *argument)
 
 	if (fd == -ENOENT || fd == -ECONNREFUSED)
 		return fail(EXIT_NOT_ALLOWED,
-			"this session does not allow it (waypoint init --allow-self)");
+			"this session cannot be saved from inside; create one that can with: "
+			"waypoint init --allow-self");
 	if (fd < 0)
 		return fail(EXIT_LOST, strerror(-fd));
 	status = send_ask(fd, verb, argument);

@@ -43,18 +43,18 @@ void isolated_close(struct isolated *p)
 		close_fd(&p->output[i]);
 }
 
-int isolated_read(struct isolated *p, enum stream which, uint64_t room)
+int isolated_read(struct isolated *p, enum stream which, uint64_t limit)
 {
 	struct ring *ring = &p->kept.rings[which];
 	size_t budget = READ_BUDGET;
 
-	while (p->output[which] >= 0 && room > 0 && budget > 0) {
+	while (p->output[which] >= 0 && limit > 0 && budget > 0) {
 		size_t space;
 		uint8_t *to = ring_space(ring, &space);
 		ssize_t got;
 
-		if (space > room)
-			space = (size_t)room;
+		if (space > limit)
+			space = (size_t)limit;
 		got = read(p->output[which], to, space);
 		if (got < 0 && errno == EINTR)
 			continue;
@@ -65,7 +65,7 @@ int isolated_read(struct isolated *p, enum stream which, uint64_t room)
 			break;
 		}
 		ring_commit(ring, (size_t)got);
-		room -= (uint64_t)got;
+		limit -= (uint64_t)got;
 		budget -= (size_t)got < budget ? (size_t)got : budget;
 		p->unread[which] -= (size_t)got < p->unread[which] ? (size_t)got : p->unread[which];
 	}
@@ -73,8 +73,8 @@ int isolated_read(struct isolated *p, enum stream which, uint64_t room)
 }
 
 /*
- * Processes it has left behind may go on writing for ever: what counts is in
- * the pipes by now.
+ * Processes it has left behind may keep writing for ever: only what is in the
+ * pipes by now counts.
  */
 void isolated_reaped(struct isolated *p, int wait_status)
 {
@@ -88,7 +88,7 @@ void isolated_reaped(struct isolated *p, int wait_status)
 	}
 }
 
-/* What the pipe takes now. Closes it if nobody will ever read. */
+/* Writes what the pipe takes now and returns how much. Closes it if nobody will ever read. */
 static size_t write_input(struct isolated *p, const uint8_t *data, size_t len)
 {
 	size_t done = 0;

@@ -36,7 +36,7 @@ struct job {
 	/* The output is [start, end) of each stream; `end` counts only once ended. */
 	uint64_t start[STREAMS];
 	uint64_t end[STREAMS];
-	/* Of the terminal, or of the place of an isolated job. */
+	/* Index of the terminal or of the isolated job. */
 	unsigned int slot;
 	/* Which use of that slot: a reused slot holds other streams. */
 	uint32_t generation;
@@ -49,11 +49,11 @@ struct job_table {
 	uint32_t last_id;
 };
 
-/* A fresh job; the oldest ended one gives way. NULL only if all are running. */
+/* A new job; in a full table it replaces the oldest ended one. NULL only if all are running. */
 struct job *job_add(struct job_table *table);
 struct job *job_find(struct job_table *table, uint32_t id);
 /* In order of id: the first job after `id`, or NULL. */
 struct job *job_after(struct job_table *table, uint32_t id);
-/* For one that never began. Its number is not given again. */
+/* For a job that never began. Its number is not used again. */
 void job_forget(struct job *job);
 void job_end(struct job *job, const uint64_t end[STREAMS], enum end_how how, int32_t status);

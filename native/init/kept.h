@@ -1,5 +1,5 @@
 /*
- * The newest output of a terminal or of an isolated job, and the places of
+ * The newest output of a terminal or of an isolated job, and the positions of
  * followers that vanished.
  */
 #pragma once
@@ -9,7 +9,7 @@
 
 #define HOLDS_MAX 8
 
-/* Keeps the place of a follower that vanished, so that it can come back. */
+/* Keeps the position of a follower that vanished, so that it can reconnect. */
 struct hold {
 	uint32_t job; /* 0: free */
 	uint64_t pos[STREAMS];

@@ -17,7 +17,7 @@ void leftovers_add(struct leftovers *l, int fd)
 	l->fds[l->count++] = fd;
 }
 
-/* Without a buffer of ours, which would become resident. False: nobody can write any more. */
+/* Uses no buffer of ours, which would become resident. False: nobody can write any more. */
 static bool drain(int fd, int null_fd)
 {
 	ssize_t got = splice(fd, NULL, null_fd, NULL, DRAIN_SIZE, SPLICE_F_NONBLOCK);

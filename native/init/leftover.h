@@ -1,19 +1,19 @@
 /*
  * Pipes of isolated jobs that have ended while processes they left behind can
- * still write to them. What arrives is thrown away, so that those neither block
- * nor are killed for writing.
+ * still write to them. What arrives is thrown away, so that these processes
+ * neither block nor are killed by SIGPIPE.
  */
 #pragma once
 
 #include <poll.h>
 
-/* When there are more, the oldest is closed after all. */
+/* When there are more, the oldest is closed. */
 #define LEFTOVERS_MAX 128
 
 struct leftovers {
 	int fds[LEFTOVERS_MAX]; /* oldest first */
 	unsigned int count;
-	unsigned int poll; /* the first of the entries in this turn */
+	unsigned int poll; /* the first of the entries in `polls` this turn */
 };
 
 /* Takes the descriptor over. */

@@ -21,7 +21,7 @@ struct isolated *isolated_take(struct server *s)
 	bool slot_is_held = false;
 	unsigned int running = 0;
 
-	for (unsigned int i = 0; i < ISOLATED_PLACES; i++) {
+	for (unsigned int i = 0; i < ISOLATED_SLOTS; i++) {
 		struct isolated *p = &s->isolated[i];
 		bool is_held;
 
@@ -92,7 +92,7 @@ static short event_of(const struct server *s, const struct isolated *p, enum iso
 	return p->poll ? events_of(s, p->poll + which) : 0;
 }
 
-/* A program that waits for input of a caller that is gone for good must get an end of file. */
+/* A program that waits for input of a caller that has vanished for good must get an end of file. */
 static void watch_over_input(struct server *s, struct isolated *p)
 {
 	if (p->input < 0 || p->input_ends)
@@ -132,7 +132,7 @@ static void advance_running(struct server *s, struct isolated *p)
 		isolated_flush_input(p);
 	for (unsigned int i = 0; i < STREAMS; i++) {
 		if (event_of(s, p, ISOLATED_POLL_OUTPUT + i) || p->reaped)
-			drained &= isolated_read(p, i, follow_room(s, &p->kept, i));
+			drained &= isolated_read(p, i, follow_read_limit(s, &p->kept, i));
 	}
 	if (p->reaped && drained)
 		settle_end(s, p);
@@ -144,7 +144,7 @@ void isolated_advance(struct server *s, struct isolated *p)
 		settle_exec(s, p);
 	if (p->state == ISOLATED_RUNNING)
 		advance_running(s, p);
-	if (p->state == ISOLATED_ENDED && p->had_all && !(p->flags & SPAWN_KEEP) &&
+	if (p->state == ISOLATED_ENDED && p->all_sent && !(p->flags & SPAWN_KEEP) &&
 		!follow_is_held(s, &p->kept))
 		release(p);
 }

@@ -19,12 +19,12 @@ enum {
 	WORD_MAX = 192,
 	NONCE_MAX = 32,
 	RANDOM_MAX = 64,
-	/* A port tells that someone has come on another way than what he says, and later. */
-	ALONE_MS = 5000,
+	/* A port reports that a caller has connected separately from his data, and later. */
+	HANGUP_MS = 5000,
 	DOWN_MAX = 2 * PIECE + 2 * WORD_MAX, /* a piece of which every byte is escaped, and words */
 };
 
-/* Bytes on their way: those from begin to end are still to go. */
+/* Bytes on their way: those from begin to end are not sent yet. */
 struct queue {
 	size_t begin;
 	size_t end;
@@ -60,7 +60,7 @@ static void put(struct queue *queue, uint8_t byte)
 {
 	if (is_empty(queue))
 		queue->begin = queue->end = 0;
-	if (queue->end < sizeof(queue->bytes)) /* else a host that asks and never listens */
+	if (queue->end < sizeof(queue->bytes)) /* else the host asks and never reads */
 		queue->bytes[queue->end++] = byte;
 }
 
@@ -82,7 +82,7 @@ static void put_escaped(struct queue *queue, uint8_t byte)
 	put(queue, byte == LINE_FLAG ? LINE_ESCAPED_FLAG : LINE_ESCAPED_ESCAPE);
 }
 
-/* Tells this caller, not one before or after it. */
+/* For this caller, not for one before or after it. */
 static void put_nonce(struct line *line, char letter)
 {
 	char word[NONCE_MAX + 2];
@@ -91,7 +91,7 @@ static void put_nonce(struct line *line, char letter)
 	put_word(&line->down, word);
 }
 
-/* Edges only: a port says POLLHUP as long as nobody is at its other end. */
+/* Edge-triggered: a port reports POLLHUP as long as nobody is at its other end. */
 static int watch(const struct line *line, int fd)
 {
 	struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET};
@@ -99,15 +99,15 @@ static int watch(const struct line *line, int fd)
 	return epoll_ctl(line->epoll, EPOLL_CTL_ADD, fd, &event) ? -errno : 0;
 }
 
-static void let_caller_go(struct line *line)
+static void disconnect_caller(struct line *line)
 {
 	close_fd(&line->sock);
 	line->up.begin = line->up.end = 0;
 	line->down.begin = line->down.end = 0;
 }
 
-/* The caller may still have to get what init said last. */
-static void tell_end(struct line *line)
+/* Keeps `down`: the caller may not have read yet what init sent last. */
+static void announce_end(struct line *line)
 {
 	close_fd(&line->sock);
 	line->up.begin = line->up.end = 0;
@@ -115,7 +115,7 @@ static void tell_end(struct line *line)
 }
 
 /* Returns whether something was moved. */
-static bool give_to_init(struct line *line)
+static bool send_to_init(struct line *line)
 {
 	struct queue *up = &line->up;
 	ssize_t sent;
@@ -125,25 +125,25 @@ static bool give_to_init(struct line *line)
 	sent = send(line->sock, up->bytes + up->begin, up->end - up->begin, MSG_NOSIGNAL);
 	if (sent < 0) {
 		if (!is_for_later(errno))
-			tell_end(line);
+			announce_end(line);
 		return false;
 	}
 	up->begin += (size_t)sent;
 	return true;
 }
 
-/* What the line still holds of the caller before is not for this one. */
-static void take_caller(struct line *line, const char *nonce)
+/* What the line still holds for the previous caller is not for this one. */
+static void accept_caller(struct line *line, const char *nonce)
 {
-	give_to_init(line);
-	let_caller_go(line);
+	send_to_init(line);
+	disconnect_caller(line);
 	line->is_announced = false;
 	snprintf(line->nonce, sizeof(line->nonce), "%s", nonce);
 	line->sock = connect_to_init(line->service->dir, "sock", SOCK_NONBLOCK);
 	if (line->sock >= 0 && watch(line, line->sock))
 		close_fd(&line->sock);
 	if (line->sock < 0)
-		tell_end(line);
+		announce_end(line);
 }
 
 static size_t parse_hex(const char *text, uint8_t *bytes, size_t size)
@@ -172,13 +172,13 @@ static int renew(const struct line *line, const char *text)
 	return line->service->renew(&now, random, parse_hex(end + 1, random, sizeof(random)));
 }
 
-static void obey(struct line *line)
+static void handle_word(struct line *line)
 {
 	char answer[NONCE_MAX + 16];
 
 	line->word[line->word_len] = 0;
 	if (line->word[0] == 'O')
-		take_caller(line, line->word + 1);
+		accept_caller(line, line->word + 1);
 	if (line->word[0] == 'R') {
 		snprintf(answer, sizeof(answer), "R%s %d", line->nonce,
 			-renew(line, line->word + 1));
@@ -186,7 +186,7 @@ static void obey(struct line *line)
 	}
 }
 
-static void hear(struct line *line, uint8_t byte)
+static void handle_byte(struct line *line, uint8_t byte)
 {
 	if (byte == LINE_FLAG) {
 		line->in_word = true;
@@ -195,7 +195,7 @@ static void hear(struct line *line, uint8_t byte)
 	} else if (line->in_word) {
 		line->in_word = byte != LINE_WORD_END && line->word_len < WORD_MAX - 1;
 		if (byte == LINE_WORD_END)
-			obey(line);
+			handle_word(line);
 		else
 			line->word[line->word_len++] = (char)byte;
 	} else if (byte == LINE_ESCAPE && !line->is_escaped) {
@@ -209,7 +209,7 @@ static void hear(struct line *line, uint8_t byte)
 	}
 }
 
-/* 1: something was read; 0: nothing is there now; -1: the other side is gone. */
+/* 1: something was read; 0: nothing to read now; -1: the other side has closed. */
 static int read_line(struct line *line)
 {
 	static uint8_t piece[PIECE];
@@ -218,7 +218,7 @@ static int read_line(struct line *line)
 	if (got < 0)
 		return is_for_later(errno) ? 0 : -1;
 	for (ssize_t i = 0; i < got; i++)
-		hear(line, piece[i]);
+		handle_byte(line, piece[i]);
 	return got == 0 ? -1 : 1;
 }
 
@@ -233,7 +233,7 @@ static bool read_init(struct line *line)
 	if (got < 0 && is_for_later(errno))
 		return false;
 	if (got <= 0) {
-		tell_end(line);
+		announce_end(line);
 		return true;
 	}
 	if (!line->is_announced) {
@@ -257,7 +257,7 @@ static bool write_line(struct line *line)
 	return done > 0;
 }
 
-/* Waits for something to do. Returns 0 once nothing has come for so long, else 1 or -errno. */
+/* Waits for something to do. Returns 0 if nothing came in time, else 1 or -errno. */
 static int wait_for_events(const struct line *line, int timeout_ms)
 {
 	struct epoll_event event;
@@ -271,8 +271,8 @@ static int wait_for_events(const struct line *line, int timeout_ms)
 static int serve(struct line *line, bool is_device)
 {
 	for (;;) {
-		bool has_moved = write_line(line) | read_init(line) | give_to_init(line);
-		bool is_alone = false;
+		bool has_moved = write_line(line) | read_init(line) | send_to_init(line);
+		bool is_hung_up = false;
 		int err = 1;
 
 		if (is_empty(&line->up)) {
@@ -280,15 +280,15 @@ static int serve(struct line *line, bool is_device)
 
 			if (got < 0 && !is_device)
 				return 0;
-			is_alone = got < 0;
+			is_hung_up = got < 0;
 			has_moved |= got > 0;
 		}
 		if (!has_moved)
-			err = wait_for_events(line, is_alone && line->sock >= 0 ? ALONE_MS : -1);
+			err = wait_for_events(line, is_hung_up && line->sock >= 0 ? HANGUP_MS : -1);
 		if (err < 0)
 			return err;
 		if (err == 0)
-			let_caller_go(line);
+			disconnect_caller(line);
 	}
 }
 
@@ -307,7 +307,7 @@ int line_serve(const struct line_service *service, int fd, bool is_device)
 	err = watch(&line, fd);
 	if (!err)
 		err = serve(&line, is_device);
-	let_caller_go(&line);
+	disconnect_caller(&line);
 	close_fd(&line.epoll);
 	return err;
 }

@@ -1,6 +1,6 @@
 /*
- * A line to the host on which one caller follows the other, and any may be cut
- * off without a word: a port of a virtual machine.
+ * A line to the host that one caller uses after the other, and on which any may
+ * be cut off without notice: a port of a virtual machine.
  *
  * FLAG never occurs in data: ESCAPE and another byte stand for a FLAG or an
  * ESCAPE. It begins a word, which a newline ends, whatever was cut off before:
@@ -24,12 +24,12 @@ enum {
 	LINE_ESCAPED_ESCAPE = 0xdd,
 };
 
-/* Makes a machine that was restored its own again. Returns 0 or -errno. */
+/* Sets the clock and the random numbers of a restored machine. Returns 0 or -errno. */
 typedef int (*renewal)(const struct timespec *now, const uint8_t *random, size_t size);
 
 struct line_service {
 	const char *dir; /* of init's socket */
-	renewal renew;	 /* NULL: whoever runs here has the host's own clock */
+	renewal renew;	 /* NULL: this kernel has the host's own clock */
 };
 
 /*
@@ -37,7 +37,7 @@ struct line_service {
  * connection until its other side has closed it. Returns 0 or -errno.
  */
 int line_serve(const struct line_service *service, int fd, bool is_device);
-/* Opens the device and serves it; returns only to tell why it cannot. */
+/* Opens the device and serves it; returns only if that fails, with -errno. */
 int line_serve_device(const struct line_service *service, const char *path);
 /* Listens on a port of the virtual machine's socket family and serves one connection after the
  * other. */

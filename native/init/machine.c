@@ -1,8 +1,8 @@
 /*
- * machine: process 1 of a virtual machine. Out of the kernel's first file system
- * it loads the drivers, mounts the disk, and starts two children: the relay,
- * and init in a pid namespace of its own, where the session's processes can
- * neither see nor signal the relay. If one of them ends, so does the machine.
+ * machine: process 1 of a virtual machine. From the initramfs it loads the
+ * drivers, mounts the disk, and starts two children: the relay, and init in a
+ * pid namespace of its own, where the session's processes can neither see nor
+ * signal the relay. If one of them ends, so does the machine.
  */
 #include "child.h"
 #include "fd.h"
@@ -71,9 +71,9 @@ static int load_modules(void)
 }
 
 /*
- * The first device that fits a pattern: a port has the number of its bus in its
- * name. A driver may find its device some time after it was loaded, and this
- * early nothing tells when.
+ * Finds the first device that matches a pattern: the name of a port contains
+ * the number of its bus. A driver may find its device some time after it was
+ * loaded, and this early nothing reports when.
  */
 static int find_device(const char *pattern, char *path, size_t size)
 {
@@ -100,7 +100,7 @@ static int mount_disk(const char *pattern)
 	return mount(device, "/root", "ext4", MS_NOATIME, "discard") ? -errno : 0;
 }
 
-/* The disk may be anyone's: it gets the program that fits this host, each time. */
+/* The disk may come from anywhere: it gets the program that fits this host at every start. */
 static int install_self(void)
 {
 	auto_close int from = open(OWN_PROGRAM, O_RDONLY | O_CLOEXEC);
@@ -207,7 +207,7 @@ static int become_init(int ready_fd)
 	return err;
 }
 
-/* Returns when it listens, or with what kept it from that. */
+/* Returns 0 once init listens, or -errno if it could not. */
 static int start_init(void)
 {
 	auto_close int listens = -1;
@@ -221,7 +221,10 @@ static int start_init(void)
 		return -errno;
 	listens = ends[0];
 	ready = ends[1];
-	/* As fork(); unshare() would put every later child of ours there too. */
+	/*
+	 * As fork(), with a pid namespace for this child only: unshare() would
+	 * put later ones there too.
+	 */
 	pid = (pid_t)syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, NULL, NULL, NULL, NULL);
 	if (pid < 0)
 		return -errno;
@@ -266,7 +269,7 @@ static int set_hostname(void)
 	return sethostname(name, sizeof(name) - 1) ? -errno : 0;
 }
 
-/* Returns only to tell which step failed. */
+/* Returns only if a step failed, with its name. */
 static const char *bring_up(const struct machine *machine, int *err)
 {
 #define STEP(name, call)                                                                           \
@@ -329,6 +332,6 @@ int machine_main(int argc, char **argv)
 		step = bring_up(&machine, &err);
 	fprintf(stderr, "waypoint-init: machine: %s: %s\n", step, strerror(-err));
 	sync();
-	reboot(RB_AUTOBOOT); /* the host has said that a machine which restarts has ended */
+	reboot(RB_AUTOBOOT); /* the host takes a restart for the end of the machine */
 	return 1;
 }

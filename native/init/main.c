@@ -4,7 +4,7 @@
  *   enter   host side: runs a program (CRIU) in a branch's network namespace
  *   init    process 1 of a branch: terminals and jobs behind a socket
  *   relay   inside a sandbox: carries init's socket over a pipe or a device
- *   machine process 1 of a virtual machine: from the kernel's first file system to init
+ *   machine process 1 of a virtual machine: from the initramfs to init
  *   here    inside a branch: asks the host for a checkpoint; also under the name waypoint-here
  */
 #include "modes.h"

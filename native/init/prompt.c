@@ -1,7 +1,7 @@
 /*
- * From a report of the shell, or its death, to the end of a job. Both count
- * only when everything written to the PTY before them has been read; while a
- * follower lags that can take several turns of the loop.
+ * Ends a job when the shell reports or dies. Both count only when everything
+ * written to the PTY before them has been read; while a follower lags that can
+ * take several turns of the loop.
  */
 #include "server.h"
 
@@ -49,10 +49,11 @@ static void settle_report(struct server *s, struct terminal *t)
 		answer_opener(s, t);
 	terminal_take_report(t);
 	/*
-	 * While the shell waits for us it reads no input. If the line of the job
-	 * is still unread, this report came from an older prompt (an interrupt at
-	 * the prompt makes the shell report once more) and ends nothing. Nor does
-	 * one from a prompt before which nothing has ended.
+	 * While the shell waits for us it reads no input. If the line of the
+	 * job is still unread, this report came from an older prompt (an
+	 * interrupt at the prompt makes the shell report once more) and ends
+	 * nothing. Nor does a report from a prompt before which no command has
+	 * ended.
 	 */
 	if (t->state == TERM_RUNNING &&
 		(t->report == NOTHING_ENDED || (!t->died && terminal_run_line_unread(t)))) {
@@ -99,16 +100,16 @@ void terminal_advance(struct server *s, struct terminal *t)
 
 	if (t->input_len)
 		terminal_flush_input(t);
-	/* The report first: the PTY is then read at a time after it was written. */
+	/* The report first: then the PTY is read after the report was written. */
 	terminal_read_report(t);
-	drained = terminal_read(t, follow_room(s, &t->kept, STREAM_OUTPUT));
+	drained = terminal_read(t, follow_read_limit(s, &t->kept, STREAM_OUTPUT));
 	if (drained && t->reported)
 		settle_report(s, t);
 	else if (drained && t->died)
 		settle_death(s, t);
 	if (t->open_deadline_ms && t->open_deadline_ms <= s->now_ms)
 		give_up_opening(s, t);
-	/* A report and a death in one turn: the second one waits for nothing. */
+	/* A report and a death in one turn: no descriptor announces the second one. */
 	if (t->died && !t->reported && drained)
 		s->again = true;
 }

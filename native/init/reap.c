@@ -35,7 +35,7 @@ int reap_setup(void)
 	if (pipe2(ends, O_CLOEXEC | O_NONBLOCK))
 		return -errno;
 	wake_fd = ends[1];
-	/* Ignored faults would spin for ever; all else must not end process 1. */
+	/* An ignored fault would repeat for ever; no other signal may end process 1. */
 	for (int signo = 1; signo < NSIG; signo++) {
 		if (!is_fault(signo))
 			signal(signo, SIG_IGN);

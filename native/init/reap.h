@@ -1,4 +1,4 @@
-/* Signals of process 1: none may end it, and SIGCHLD wakes the loop through a pipe. */
+/* Signals of process 1: it survives them, and SIGCHLD wakes the loop through a pipe. */
 #pragma once
 
 #include <stdbool.h>

@@ -36,7 +36,7 @@ static bool is_for_later(int error)
 	return error == EAGAIN || error == EINTR;
 }
 
-/* Moves what can be moved now. Returns 0, or -1 when this direction is over. */
+/* Moves what can be moved now. Returns 0, or -1 when this direction has ended. */
 static int move(struct flow *flow, bool can_read)
 {
 	ssize_t done;

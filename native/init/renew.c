@@ -15,16 +15,19 @@ static int reseed(const uint8_t *random, size_t size)
 {
 	union {
 		struct rand_pool_info info;
-		uint8_t room[sizeof(struct rand_pool_info) + SEED_MAX];
+		uint8_t bytes[sizeof(struct rand_pool_info) + SEED_MAX];
 	} seed = {.info = {.entropy_count = (int)size * BITS, .buf_size = (int)size}};
 	auto_close int fd = open("/dev/urandom", O_WRONLY | O_CLOEXEC);
 
 	if (size > SEED_MAX)
 		return -E2BIG;
-	memcpy(seed.room + sizeof(seed.info), random, size);
+	memcpy(seed.bytes + sizeof(seed.info), random, size);
 	if (fd < 0 || ioctl(fd, RNDADDENTROPY, &seed))
 		return -errno;
-	/* Without this the new bytes are only used at the next turn, up to a minute later. */
+	/*
+	 * Without this the kernel uses the new bytes only at its next reseed,
+	 * up to a minute later.
+	 */
 	return ioctl(fd, RNDRESEEDCRNG) ? -errno : 0;
 }
 

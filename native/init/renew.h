@@ -5,8 +5,8 @@
 #include <time.h>
 
 /*
- * A machine that was brought back from a snapshot, perhaps the same one many
- * times, has an old clock and the random numbers of all the others: sets the
- * one and seeds the other. Returns 0 or -errno.
+ * Sets the clock and seeds the random numbers of a machine that was restored
+ * from a snapshot: its clock is old, and all machines restored from one
+ * snapshot have the same random numbers. Returns 0 or -errno.
  */
 int renew_machine(const struct timespec *now, const uint8_t *random, size_t size);

@@ -18,7 +18,7 @@ void reply_begin(struct connection *c, struct writer *w, uint8_t kind)
 
 void reply_end(struct connection *c, struct writer *w)
 {
-	/* Cannot fail: is_paused() and OUT_STREAM_MAX leave room for any reply. */
+	/* Cannot fail: is_paused() and OUT_STREAM_MAX leave space for any reply. */
 	if (frame_end(w))
 		c->closing = true;
 	c->out_len = w->len;
@@ -54,7 +54,7 @@ void reply_not_delivered(struct connection *c, int err)
 	if (err == -EPERM)
 		why = "only the shell itself is in the foreground";
 	if (err == -ESRCH)
-		why = "nothing runs there any more";
+		why = "there is no process left to signal";
 	reply_error(c, ERR_NOT_DELIVERED, "%s", why);
 }
 

@@ -43,7 +43,7 @@ void terminal_read_report(struct terminal *t)
 {
 	char c;
 
-	/* Byte by byte: what follows the report is for the next one. */
+	/* Byte by byte: what follows this report belongs to the next one. */
 	while (!t->reported && t->status_fifo >= 0 && read(t->status_fifo, &c, 1) == 1) {
 		if (c != '\n') {
 			/* A line that is too long stays too long until its end. */
@@ -76,7 +76,7 @@ void terminal_go(struct terminal *t)
 		len = snprintf(
 			answer, sizeof(answer), "!%u\n%s\n", (unsigned int)t->ended, t->token);
 	} else {
-		/* Such a shell takes whatever it finds for its answer: never keep two. */
+		/* A shell without a token takes any line for its answer: never keep two. */
 		if (ioctl(t->go_fifo, FIONREAD, &held) == 0 && held > 0)
 			return;
 		len = snprintf(answer, sizeof(answer), "\n");

@@ -23,7 +23,7 @@ bool is_terminal_name(struct bytes name)
 		if (!is_alnum(c) && c != '.' && c != '_' && c != '-')
 			return false;
 	}
-	/* A terminal's directory stands beside these files of ours. */
+	/* A terminal's directory is next to these files of ours. */
 	return !equals(name, "init") && !equals(name, "sock") && !equals(name, "here");
 }
 
@@ -44,7 +44,7 @@ static int read_list(struct reader *body, char **list, uint32_t max)
 	return 0;
 }
 
-/* They come last and may be missing: hosts that know no groups send none. */
+/* The groups come last and may be missing: a host that does not know them sends none. */
 static int read_groups(struct reader *body, struct program *program)
 {
 	program->group_count = body->left ? read_u32(body) : 0;

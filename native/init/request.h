@@ -10,7 +10,7 @@
 #define RUN_LINE_MAX 1024
 #define RUN_TEXT_MAX (1024 * 1024)
 
-/* The offset of a WRITE that goes after all others. */
+/* The offset of a WRITE whose bytes go after all others. */
 #define WRITE_AT_END UINT64_MAX
 
 enum { RUN_FOLLOW = 1 };
@@ -21,7 +21,7 @@ struct program {
 	uint32_t uid;
 	uint32_t gid;
 	uint32_t group_count;
-	uint32_t groups[GROUPS_MAX]; /* besides gid */
+	uint32_t groups[GROUPS_MAX]; /* in addition to gid */
 	char *cwd;
 	char *argv[ARGS_MAX + 1];
 	char *env[ENV_MAX + 1];

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #define RING_SIZE (1024 * 1024)
-/* One source fills at most so much of it in one turn of the loop. */
+/* At most this much is read from one source in one turn of the loop. */
 #define READ_BUDGET (256 * 1024)
 
 struct ring {
@@ -19,7 +19,7 @@ struct ring {
 
 /* Where the next bytes go, without wrapping; *len is how many fit there. */
 uint8_t *ring_space(struct ring *r, size_t *len);
-/* Counts `len` bytes just written at ring_space(); the oldest fall off. */
+/* Counts `len` bytes just written at ring_space(); the oldest are dropped. */
 void ring_commit(struct ring *r, size_t len);
 void ring_put(struct ring *r, const void *data, size_t len);
 /* The kept bytes from `offset` (start <= offset <= end), without wrapping. */

@@ -1,8 +1,8 @@
 /*
- * The line by which the shell runs a command, typed without its echo. It names
- * its job: bash can be interrupted when it has read one character of the line,
- * forgets that one and keeps the others. They are a whole line again if the one
- * was a blank; what they say must then not be done, least of all with the text
+ * Types the line by which the shell runs a command, without its echo. The line
+ * names its job: bash can be interrupted when it has read one character of the
+ * line; it forgets that one and keeps the others. If the one was a blank, the
+ * others are a whole line again, which must not run, least of all with the text
  * of the next job.
  */
 #include "terminal.h"
@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define LITERAL_NEXT 0x16
-#define JOB_MARK     "__waypoint_job" /* the job's number takes its place; never longer than this */
+#define JOB_MARK     "__waypoint_job" /* replaced by the job's number; never longer than this */
 #define JOB_MARK_LEN (sizeof(JOB_MARK) - 1)
 
 struct line {
@@ -39,7 +39,7 @@ static struct line line_for(const struct terminal *t, uint32_t job)
 	return line;
 }
 
-/* Canonical, no echo, and no character means anything but "take the next one literally". */
+/* Canonical, no echo, and no special character but "take the next one literally". */
 static struct termios literal_mode(struct termios mode)
 {
 	mode.c_iflag &= IUTF8;
@@ -51,11 +51,11 @@ static struct termios literal_mode(struct termios mode)
 }
 
 /*
- * With echo off and the newline typed as a literal character, the line is no
- * line yet and the shell cannot read it. So the mode is the shell's own again
- * before the command can look at it or change it. What then makes the line
- * readable is not echoed: the end-of-file character, or, if the terminal is
- * not canonical, the restored mode itself.
+ * With echo off and the newline typed as a literal character, the line is not
+ * complete and the shell cannot read it yet. So the shell's own mode is
+ * restored before the command can look at it or change it. What then makes the
+ * line readable is not echoed: the end-of-file character, or, if the terminal
+ * is not canonical, the restored mode itself.
  */
 static int type_unseen(struct terminal *t, const struct line *line, const struct termios *mode)
 {
@@ -101,8 +101,8 @@ static int type_to_held_shell(
 }
 
 /*
- * Such a shell edits lines itself and is about to change the mode, or has done
- * so: an end-of-file character would end it if it were late.
+ * A shell with such a line edits lines itself and is about to change the mode,
+ * or has done so: an end-of-file character that came late would end it.
  */
 static bool reads_as_at_a_keyboard(const struct line *line)
 {

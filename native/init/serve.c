@@ -1,4 +1,4 @@
-/* init: process 1 of a branch. Setting up, and the loop that never ends. */
+/* init: process 1 of a branch. Its set-up, and the loop that never ends. */
 #include "fd.h"
 #include "modes.h"
 #include "reap.h"
@@ -32,7 +32,7 @@ static void reap(struct server *s)
 			t->wait_status = status;
 			t->read_since = 0;
 		}
-		for (unsigned int i = 0; i < ISOLATED_PLACES; i++) {
+		for (unsigned int i = 0; i < ISOLATED_SLOTS; i++) {
 			struct isolated *p = &s->isolated[i];
 
 			if (p->state != ISOLATED_FREE && p->pid == pid && !p->reaped)
@@ -52,7 +52,7 @@ static bool is_welcome(const struct server *s, int fd)
 	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.pid == 0;
 }
 
-/* So many in one turn: a flood from inside must not keep us here. */
+/* A limited number in one turn: a flood from inside must not keep us here. */
 static void accept_some(struct server *s)
 {
 	for (unsigned int i = 0; i < CONNECTIONS_MAX; i++) {
@@ -106,7 +106,7 @@ static void advance_terminals(struct server *s)
 
 static void advance_isolated(struct server *s)
 {
-	for (unsigned int i = 0; i < ISOLATED_PLACES; i++) {
+	for (unsigned int i = 0; i < ISOLATED_SLOTS; i++) {
 		if (s->isolated[i].state != ISOLATED_FREE)
 			isolated_advance(s, &s->isolated[i]);
 	}
@@ -127,7 +127,10 @@ static void send_output(struct server *s)
 		connection_pump(s, c);
 		queued = c->out_len;
 		connection_flush(s, c);
-		/* Its buffer held something back; no descriptor tells that it has room again. */
+		/*
+		 * Its full buffer held something back; no descriptor announces
+		 * that it has space again.
+		 */
 		if (c->fd >= 0 && queued > OUT_STREAM_MAX && c->out_len < queued)
 			s->again = true;
 	}
@@ -166,7 +169,7 @@ static int listen_at(const char *dir, const char *name, mode_t mode)
 		(int)sizeof(address.sun_path))
 		return -ENAMETOOLONG;
 	unlink(address.sun_path);
-	mask = umask(0777 & ~mode); /* a chmod afterwards would leave a moment for others */
+	mask = umask(0777 & ~mode); /* others could connect before a chmod */
 	err = bind(fd, (struct sockaddr *)&address, sizeof(address)) ? -errno : 0;
 	umask(mask);
 	if (err)
@@ -183,7 +186,7 @@ static int map_buffers(struct server *s)
 	size_t each_connection = IN_SIZE + OUT_SIZE;
 	size_t each_terminal = RING_SIZE + INPUT_MAX;
 	size_t size = CONNECTIONS_MAX * each_connection + TERMINALS_MAX * each_terminal +
-		      ISOLATED_PLACES * (size_t)ISOLATED_MEMORY;
+		      ISOLATED_SLOTS * (size_t)ISOLATED_MEMORY;
 	uint8_t *at = mmap(NULL, size, PROT_READ | PROT_WRITE,
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
@@ -243,14 +246,14 @@ static int parse_options(int argc, char **argv, struct server *s, struct options
 	return optind == argc ? 0 : -EINVAL;
 }
 
-/* Tells whoever waits for us to listen, or the terminal of whoever tries us out. */
+/* Reports to the process that waits for us to listen, or to standard error without one. */
 static int fail(int ready_fd, const char *step, int err)
 {
 	dprintf(ready_fd < 0 ? 2 : ready_fd, "init: %s: %s", step, strerror(-err));
 	return 1;
 }
 
-/* What is there under this name may be from an earlier life that was allowed more. */
+/* A socket of this name may be left from an earlier start with --allow-self. */
 static int listen_for_guests(struct server *s, bool allowed)
 {
 	char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
@@ -275,9 +278,12 @@ int init_main(int argc, char **argv)
 	if (err)
 		return fail(chosen.ready_fd, "options", err);
 	close_range(chosen.ready_fd < 3 ? 3 : (unsigned int)chosen.ready_fd + 1, ~0U, 0);
-	/* Root inside may trace its equals; the host relies on our memory and our descriptors. */
+	/*
+	 * Root inside could trace us otherwise; the host relies on our memory
+	 * and our descriptors.
+	 */
 	if (getpid() == 1 && prctl(PR_SET_DUMPABLE, 0, 0, 0, 0))
-		return fail(chosen.ready_fd, "shield memory", -errno);
+		return fail(chosen.ready_fd, "protect memory", -errno);
 	err = map_buffers(s);
 	if (err)
 		return fail(chosen.ready_fd, "map buffers", err);
@@ -293,7 +299,7 @@ int init_main(int argc, char **argv)
 	s->listener = listen_at(s->dir, "sock", 0600);
 	if (s->listener < 0)
 		return fail(chosen.ready_fd, "listen", s->listener);
-	/* Whoever started us may connect from now on. */
+	/* Tells the process that started us that init accepts connections from now on. */
 	close_fd(&chosen.ready_fd);
 	clock_start(s);
 	serve_forever(s);

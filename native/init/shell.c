@@ -1,4 +1,4 @@
-/* Starting a shell on a terminal, and the files through which it talks to us. */
+/* Starts a shell on a terminal, and makes the files through which it communicates with us. */
 #include "child.h"
 #include "fd.h"
 #include "terminal.h"
@@ -18,7 +18,7 @@ static int remove_any(int dir, const char *name)
 	return unlinkat(dir, name, AT_REMOVEDIR) ? -errno : 0;
 }
 
-static int give_to_shell(const struct terminal *t, int fd)
+static int chown_to_shell(const struct terminal *t, int fd)
 {
 	if (t->uid == geteuid() && t->gid == getegid())
 		return 0;
@@ -43,7 +43,7 @@ static int open_directory(const char *dir, const char *name)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Whole or not at all: the shell may read `name` at any time. */
+/* Replaces the file as a whole: the shell may read `name` at any time. */
 static int write_file(const struct terminal *t, int dir, const char *name, struct bytes text)
 {
 	auto_close int fd = -1;
@@ -57,7 +57,7 @@ static int write_file(const struct terminal *t, int dir, const char *name, struc
 	fd = openat(dir, draft, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -errno;
-	err = give_to_shell(t, fd);
+	err = chown_to_shell(t, fd);
 	for (uint32_t done = 0; !err && done < text.len;) {
 		ssize_t put = write(fd, text.data + done, text.len - done);
 
@@ -88,10 +88,10 @@ static int make_fifo(const struct terminal *t, int dir, const char *name)
 	fd = openat(dir, name, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
 	if (fd < 0 || fstat(fd, &st))
 		return -errno;
-	/* What the shell's user has put there meanwhile is not given away. */
+	/* Not a file that the shell's user has put there meanwhile: its owner must not change. */
 	if (!S_ISFIFO(st.st_mode) || st.st_nlink != 1)
 		return -EEXIST;
-	err = give_to_shell(t, fd);
+	err = chown_to_shell(t, fd);
 	if (err)
 		return err;
 	keep = fd;
@@ -106,7 +106,7 @@ static int make_control_files(struct terminal *t, const char *dir, struct bytes 
 
 	if (fd < 0)
 		return fd;
-	err = give_to_shell(t, fd);
+	err = chown_to_shell(t, fd);
 	if (!err && fchmod(fd, 0755))
 		err = -errno;
 	if (!err)
@@ -125,7 +125,7 @@ static bool is_same_file(int dir, const char *name, int fd)
 	struct stat by_name;
 	struct stat by_fd;
 
-	/* Both are asked now: a restore gives the file system another number. */
+	/* Both are looked up now: a restore gives the file system another number. */
 	return !fstatat(dir, name, &by_name, AT_SYMLINK_NOFOLLOW) && !fstat(fd, &by_fd) &&
 	       by_name.st_dev == by_fd.st_dev && by_name.st_ino == by_fd.st_ino;
 }
@@ -160,7 +160,7 @@ static int become_shell(const char *pts, struct program *program)
 	}
 	if (fd > 2)
 		close(fd);
-	offer_to_oom_killer(); /* one that cannot be offered runs all the same */
+	offer_to_oom_killer(); /* if this fails, it runs all the same */
 	err = drop_to_user(program);
 	if (err)
 		return err;

@@ -10,7 +10,7 @@
 
 struct size_change {
 	uint64_t offset;
-	uint32_t number; /* counts from 1, so that a viewer knows which one it was told */
+	uint32_t number; /* counts from 1; shows which one a viewer was sent */
 	uint16_t rows;
 	uint16_t cols;
 };
@@ -24,7 +24,7 @@ struct size_history {
 /* Does nothing if the size is the one in force. */
 void sizes_note(struct size_history *h, uint64_t offset, uint16_t rows, uint16_t cols);
 /*
- * The one in force at `offset`, or the oldest that is known; NULL if none was
- * noted. *next is where the one after it begins, or UINT64_MAX.
+ * The size in force at `offset`, or the oldest that is known; NULL if no size
+ * was noted. *next is where the size after it begins, or UINT64_MAX.
  */
 const struct size_change *sizes_at(const struct size_history *h, uint64_t offset, uint64_t *next);

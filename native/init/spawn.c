@@ -1,4 +1,4 @@
-/* Starting the program of an isolated job. */
+/* Starts the program of an isolated job. */
 #include "child.h"
 #include "fd.h"
 #include "isolated.h"
@@ -13,7 +13,7 @@
 
 #define REPORT_FD 3
 
-/* What became of the exec: nothing is written if it succeeds. */
+/* Why the exec failed: nothing is written if it succeeds. */
 struct exec_failure {
 	int error;
 	char text[240];
@@ -48,13 +48,13 @@ __attribute__((format(printf, 2, 3))) static void fail(int report_fd, const char
 	va_start(args, what);
 	vsnprintf(failure.text, sizeof(failure.text), what, args);
 	va_end(args);
-	/* The reason must be told even if the name is too long for both. */
+	/* The reason must be reported even if the name is too long for both. */
 	len = strnlen(failure.text, sizeof(failure.text) - 80);
 	snprintf(failure.text + len, sizeof(failure.text) - len, ": %s", strerror(failure.error));
 	_exit(write(report_fd, &failure, sizeof(failure)) < 0 ? 126 : 127);
 }
 
-/* Only these three and the report: what else init has open must end with init's own use of it. */
+/* Keeps only these three and the report: what init closes later must not stay open here. */
 static void take_descriptors(const int stdio[3], int *report_fd)
 {
 	for (int to = 0; to < 3; to++) {
@@ -67,8 +67,8 @@ static void take_descriptors(const int stdio[3], int *report_fd)
 	close_range(REPORT_FD + 1, ~0U, 0);
 }
 
-/* /dev/stdout and the like are opened anew, with the rights of whoever opens them. */
-static void give_pipes(const struct program *program)
+/* Programs open /dev/stdout and the like again, with their own rights. */
+static void chown_pipes(const struct program *program)
 {
 	struct stat st;
 
@@ -85,13 +85,13 @@ static void become_program(const struct program *program, const int stdio[3], in
 	if (reset_signals() || setsid() < 0)
 		fail(report_fd, "cannot start a session");
 	umask(022);
-	offer_to_oom_killer(); /* one that cannot be offered runs all the same */
-	give_pipes(program);
+	offer_to_oom_killer(); /* if this fails, it runs all the same */
+	chown_pipes(program);
 	if (drop_to_user(program))
 		fail(report_fd, "user %u, group %u", program->uid, program->gid);
 	if (chdir(program->cwd))
 		fail(report_fd, "cwd %s", program->cwd);
-	/* The search looks at the environment of the caller. */
+	/* execvpe() searches the PATH of the environment of its caller. */
 	environ = (char **)program->env;
 	execvpe(program->argv[0], program->argv, environ);
 	fail(report_fd, "%s", program->argv[0]);

@@ -1,8 +1,9 @@
 /*
- * The idea of the list is that of Docker's default profile: what ordinary
- * programs need. What is not on it is refused with EPERM; what this file does
- * not know yet gets ENOSYS, so that programs try an older way. Left out on top
- * of Docker's are things that CRIU cannot save: programs use something else instead.
+ * The list follows Docker's default profile: what ordinary programs need. A
+ * call that is not on it is refused with EPERM; a call that is newer than this
+ * file gets ENOSYS, so that programs try an older one. Also left out, unlike
+ * Docker's, are calls for things that CRIU cannot save: programs use something
+ * else instead.
  */
 #include "syscall_wall.h"
 
@@ -79,7 +80,7 @@ static const uint16_t allowed[] = {
 	SYS_kill, SYS_tkill, SYS_tgkill, SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigpending,
 	SYS_rt_sigtimedwait, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo, SYS_rt_sigsuspend,
 	SYS_rt_sigreturn, SYS_sigaltstack, SYS_signalfd4,
-	/* time; adjtimex can only be asked without CAP_SYS_TIME */
+	/* time; without CAP_SYS_TIME adjtimex can only read */
 	SYS_nanosleep, SYS_clock_nanosleep, SYS_clock_gettime, SYS_clock_getres, SYS_clock_adjtime,
 	SYS_adjtimex, SYS_gettimeofday, SYS_getitimer, SYS_setitimer, SYS_timer_create,
 	SYS_timer_settime, SYS_timer_gettime, SYS_timer_getoverrun, SYS_timer_delete,
@@ -112,9 +113,10 @@ static const uint16_t allowed[] = {
 /* clang-format on */
 
 /*
- * As if the kernel did not have them. A filter cannot look into the argument of
- * clone3; the C library then uses clone. A Landlock domain is lost by CRIU without
- * a word: a program that relied on it would go on unconfined after a restore.
+ * Answered as if the kernel did not have them. A filter cannot look into the
+ * argument of clone3; the C library then uses clone. CRIU loses a Landlock
+ * domain without an error: a program that relied on it would continue
+ * unconfined after a restore.
  */
 static const uint16_t missing[] = {
 	SYS_clone3,
@@ -127,7 +129,7 @@ static const uint16_t missing[] = {
 /* What CRIU can save. AF_PACKET is a matter of CAP_NET_RAW. */
 static const uint32_t socket_families[] = {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_PACKET};
 
-/* Linux, with or without the uname of 2.6 and of a 32-bit system; or only to ask. */
+/* Linux, with or without the uname of 2.6 and of a 32-bit system; or only to query. */
 static const uint32_t personalities[] = {0x0, 0x8, 0x20000, 0x20008, 0xffffffff};
 
 struct filter {
@@ -152,7 +154,7 @@ static void add_load(struct filter *f, size_t offset)
 	add(f, BPF_LD | BPF_W | BPF_ABS, 0, 0, (uint32_t)offset);
 }
 
-/* The first argument: of all calls here the kernel itself takes 32 bits of it. */
+/* The first argument: the kernel itself uses only 32 bits of it in all calls here. */
 static void add_load_argument(struct filter *f)
 {
 	add_load(f, offsetof(struct seccomp_data, args[0]));
@@ -162,7 +164,7 @@ static void add_load_argument(struct filter *f)
 static void add_choice(
 	struct filter *f, uint32_t number, const uint32_t *values, uint8_t count, uint32_t action)
 {
-	/* Over the load, the comparisons and both returns. */
+	/* Jumps over the load, the comparisons and both returns. */
 	add(f, BPF_JMP | BPF_JEQ | BPF_K, 0, (uint8_t)(count + 3), number);
 	add_load_argument(f);
 	for (uint8_t i = 0; i < count; i++)
@@ -196,8 +198,10 @@ static uint32_t verdict(uint32_t number)
 		if (missing[i] == number)
 			return ANSWER(ENOSYS);
 	}
-	/* The numbers between the old ones of each architecture and the common ones are not used
-	 * up. */
+	/*
+	 * The numbers between the old ones of each architecture and the common
+	 * ones are not assigned.
+	 */
 	if (number > LAST_OLD_NUMBER && number < FIRST_COMMON_NUMBER)
 		return ANSWER(ENOSYS);
 	return ANSWER(EPERM);

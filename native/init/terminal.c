@@ -93,22 +93,22 @@ int terminal_open_pty(struct terminal *t, unsigned int slot, char *path, size_t 
 }
 
 /*
- * The pipe in between costs a copy. Without it we could be stopped between a
- * look at what the host has added and a read from the PTY, and would not know
+ * The pipe in between costs a copy. Without it we could be stopped between
+ * checking what the host has added and reading from the PTY, and would not know
  * afterwards which came first.
  */
-int terminal_read(struct terminal *t, uint64_t room)
+int terminal_read(struct terminal *t, uint64_t limit)
 {
 	struct ring *ring = terminal_ring(t);
 	size_t budget = READ_BUDGET;
 
-	while (room > 0 && budget > 0) {
+	while (limit > 0 && budget > 0) {
 		size_t space;
 		uint8_t *to = ring_space(ring, &space);
 		ssize_t got;
 
-		if (space > room)
-			space = (size_t)room;
+		if (space > limit)
+			space = (size_t)limit;
 		got = read(t->output[0], to, space);
 		if (got < 0 && errno == EINTR)
 			continue;
@@ -122,7 +122,7 @@ int terminal_read(struct terminal *t, uint64_t room)
 		}
 		ring_commit(ring, (size_t)got);
 		t->read_since += (size_t)got;
-		room -= (uint64_t)got;
+		limit -= (uint64_t)got;
 		budget -= (size_t)got < budget ? (size_t)got : budget;
 	}
 	return t->read_since >= PTY_BUFFERED_MAX;
@@ -136,7 +136,7 @@ void terminal_settle_input(const struct terminal *t)
 	poll(&pfd, 1, 0);
 }
 
-/* gVisor cannot flush; outside of canonical mode it can be read. */
+/* gVisor cannot flush; outside of canonical mode the input can be read instead. */
 void terminal_discard_input(const struct terminal *t)
 {
 	struct termios mode;
@@ -213,7 +213,7 @@ bool terminal_has_typed_line(const struct terminal *t)
 	       terminal_unread_bytes(t) > 0;
 }
 
-/* Presses the key of SIGINT, unseen, and takes back the character itself. */
+/* Types the character of SIGINT without its echo, and discards the character itself. */
 static int press_interrupt(struct terminal *t)
 {
 	struct termios mode;
@@ -243,8 +243,10 @@ int terminal_signal(struct terminal *t, int signo)
 	pid_t group;
 
 	if (ioctl(t->master, TIOCGPGRP, &group)) {
-		/* gVisor tells it to members of the session only, but knows it when a key is
-		 * pressed. */
+		/*
+		 * gVisor reports it to members of the session only, but knows
+		 * it when a key is pressed.
+		 */
 		if (signo == SIGINT && !press_interrupt(t))
 			return 0;
 		group = foreground_guess(t->shell);
@@ -254,8 +256,9 @@ int terminal_signal(struct terminal *t, int signo)
 	if (group == t->shell && !from_keyboard && signo != SIGWINCH && signo != SIGCONT)
 		return -EPERM;
 	/*
-	 * As the key would do. It also takes back a run line which the shell has
-	 * not read yet; otherwise the interrupted command would still run, unseen.
+	 * As the key would do. It also discards a run line that the shell has
+	 * not read yet; otherwise the interrupted command would still run,
+	 * unseen.
 	 */
 	if (from_keyboard && !tcgetattr(t->slave, &mode) && !(mode.c_lflag & NOFLSH)) {
 		terminal_discard_input(t);

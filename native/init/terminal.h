@@ -27,7 +27,7 @@ enum terminal_state {
 /*
  * While everything is stopped for a dump, the host reaches into each terminal:
  * CRIU would send what it finds unread in a PTY through the line discipline
- * once more. Terminal `slot` has its descriptors at these places, which are
+ * once more. Terminal `slot` has its descriptors at these numbers, which are
  * part of the protocol (docs/shell-protocol.md).
  */
 #define TERMINAL_FDS_FIRST 128
@@ -43,7 +43,7 @@ enum terminal_fd {
 
 struct terminal {
 	bool used;
-	unsigned int poll; /* the first of its entries in this turn; 0: none */
+	unsigned int poll; /* the first of its entries in `polls` this turn; 0: none */
 	char name[NAME_MAX_LEN + 1];
 	enum terminal_state state;
 	pid_t shell;
@@ -64,7 +64,7 @@ struct terminal {
 	char run_line[RUN_LINE_MAX];
 	size_t run_line_len;
 	bool input_since_run;
-	bool held; /* the shell waits at its prompt until it is to read something */
+	bool held; /* the shell waits at its prompt until there is something to read */
 
 	/* A report or the shell's death waits until the PTY has been read empty. */
 	bool reported;
@@ -75,9 +75,10 @@ struct terminal {
 	char report_line[TOKEN_MAX + 1];
 	size_t report_len;
 	/*
-	 * What the shell that made the report waits for, and the one that was
-	 * answered last. A prompt that is interrupted never reads its answer; the
-	 * next one must not take that for its own and read input unasked.
+	 * The token of the report that is being read, and the one that is
+	 * answered. A prompt that is interrupted never reads its answer; the
+	 * next prompt must not take that answer for its own and read input too
+	 * early.
 	 */
 	char report_token[TOKEN_MAX];
 	char token[TOKEN_MAX];
@@ -102,21 +103,21 @@ static inline struct ring *terminal_ring(struct terminal *t)
 }
 
 /*
- * Moves PTY output into the ring, at most `room` bytes. Returns 1 when all that
+ * Moves PTY output into the ring, at most `limit` bytes. Returns 1 when all that
  * was written before the call has been read, 0 when there may be more.
  */
-int terminal_read(struct terminal *t, uint64_t room);
+int terminal_read(struct terminal *t, uint64_t limit);
 /* 0, or -errno if not all of it was taken. */
 int terminal_type(const struct terminal *t, const void *data, size_t len);
-/* Afterwards all that was typed is in the buffer that the shell reads from. */
+/* Moves all that was typed to the buffer that the shell reads from. */
 void terminal_settle_input(const struct terminal *t);
 /* Throws away what was typed and not read. */
 void terminal_discard_input(const struct terminal *t);
-/* In canonical mode: of whole lines. */
+/* In canonical mode only those of whole lines. */
 int terminal_unread_bytes(const struct terminal *t);
 int terminal_queue_input(struct terminal *t, struct bytes text);
 void terminal_flush_input(struct terminal *t);
-/* Is there a whole line which the shell will read by itself? */
+/* Is there a whole line that the shell will read by itself? */
 bool terminal_has_typed_line(const struct terminal *t);
 int terminal_signal(struct terminal *t, int signo);
 int terminal_resize(struct terminal *t, uint16_t rows, uint16_t cols);
@@ -129,11 +130,11 @@ bool terminal_run_line_unread(const struct terminal *t);
 
 /* Looks for a report of the shell in the status FIFO; sets `reported`. report.c */
 void terminal_read_report(struct terminal *t);
-/* The report is dealt with: from now on it is the one to be answered. */
+/* Marks the report as handled: its token is the one to be answered from now on. */
 void terminal_take_report(struct terminal *t);
-/* Lets the shell print its prompt, and tells it which lines are void. */
+/* Lets the shell print its prompt, and reports to it which lines are void. */
 void terminal_go(struct terminal *t);
-/* As terminal_go(), for a shell that was held; else nothing. */
+/* As terminal_go() for a shell that is held; else does nothing. */
 void terminal_release(struct terminal *t);
 
 /*
@@ -142,6 +143,6 @@ void terminal_release(struct terminal *t);
  */
 pid_t foreground_guess(pid_t shell);
 
-/* Host of the control files: `dir`/`name`/{rc,status,go,cmd}. shell.c */
+/* With the control files `dir`/`name`/{rc,status,go,cmd}. shell.c */
 int shell_start(struct terminal *t, unsigned int slot, const char *dir, struct request *request);
 int shell_write_command(const struct terminal *t, const char *dir, struct bytes text);

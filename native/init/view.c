@@ -1,7 +1,7 @@
 /*
- * The stream of a terminal on its way to those who look at it, for rendering:
- * with every change of its size at the right place. Viewers hold nothing back;
- * one that lags is told what it missed.
+ * Sends the stream of a terminal to its viewers, for rendering: with every
+ * change of its size at the right offset. Viewers hold nothing back; one that
+ * lags is sent LOST for what it missed.
  */
 #include "server.h"
 
@@ -26,7 +26,7 @@ static void begin(struct server *s, struct connection *c, struct terminal *t, en
 		.kind = kind,
 		.slot = (unsigned int)(t - s->terminals),
 		.generation = t->kept.generation,
-		.tell_at = UINT64_MAX,
+		.facts_due_at = UINT64_MAX,
 	};
 }
 
@@ -43,15 +43,15 @@ void view_watch(struct server *s, struct connection *c, struct terminal *t, uint
 
 	begin(s, c, t, VIEW_WATCH);
 	c->view.pos = offset < now ? offset : now;
-	c->view.told = facts_of(t);
+	c->view.facts_sent = facts_of(t);
 	reply_terminal(c, t);
 }
 
 /*
- * Tells the size in force at the first byte that is sent next, unless that was
- * told; returns where the next size begins.
+ * Sends the size in force at the first byte that is sent next, unless that was
+ * sent before; returns where the next size begins.
  */
-static uint64_t tell_size(struct connection *c, struct terminal *t)
+static uint64_t send_size(struct connection *c, struct terminal *t)
 {
 	struct viewer *v = &c->view;
 	uint64_t first_kept = terminal_ring(t)->start;
@@ -60,14 +60,14 @@ static uint64_t tell_size(struct connection *c, struct terminal *t)
 		sizes_at(&t->sizes, v->pos > first_kept ? v->pos : first_kept, &next);
 	struct writer w;
 
-	if (!size || size->number == v->size)
+	if (!size || size->number == v->size_sent)
 		return next;
 	reply_begin(c, &w, REP_RESIZED);
 	put_u64(&w, size->offset);
 	put_u16(&w, size->rows);
 	put_u16(&w, size->cols);
 	reply_end(c, &w);
-	v->size = size->number;
+	v->size_sent = size->number;
 	return next;
 }
 
@@ -77,7 +77,7 @@ static void send_until(struct connection *c, struct terminal *t, uint64_t end)
 	bool more = true;
 
 	while (more && c->out_len <= OUT_STREAM_MAX) {
-		uint64_t next = t ? tell_size(c, t) : UINT64_MAX;
+		uint64_t next = t ? send_size(c, t) : UINT64_MAX;
 
 		more = reply_piece(c, t ? terminal_ring(t) : NULL, STREAM_OUTPUT, 0, &v->pos,
 			next < end ? next : end);
@@ -106,14 +106,14 @@ static void pump_watch(struct server *s, struct connection *c, struct terminal *
 	struct viewer *v = &c->view;
 	uint64_t end = t ? terminal_ring(t)->end : v->pos;
 
-	if (t && v->tell_at == UINT64_MAX && !is_same(facts_of(t), v->told))
-		v->tell_at = end;
-	send_until(c, t, v->tell_at < end ? v->tell_at : end);
+	if (t && v->facts_due_at == UINT64_MAX && !is_same(facts_of(t), v->facts_sent))
+		v->facts_due_at = end;
+	send_until(c, t, v->facts_due_at < end ? v->facts_due_at : end);
 	if (c->out_len > OUT_STREAM_MAX)
 		return;
-	if (t && v->pos >= v->tell_at) {
-		v->told = facts_of(t);
-		v->tell_at = UINT64_MAX;
+	if (t && v->pos >= v->facts_due_at) {
+		v->facts_sent = facts_of(t);
+		v->facts_due_at = UINT64_MAX;
 		reply_terminal(c, t);
 		send_until(c, t, end);
 	}

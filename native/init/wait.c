@@ -1,4 +1,4 @@
-/* What init waits for, and the time as it has lived it. */
+/* What init waits for, and its clock. */
 #include "server.h"
 
 #include <time.h>
@@ -25,18 +25,18 @@ static void tick(struct server *s)
 	s->kernel_ms = kernel_ms;
 }
 
-/* A deadline of 0 is none. */
-static void consider(uint64_t *first, uint64_t deadline_ms)
+/* Lowers *first to an earlier deadline; a deadline of 0 does not count. */
+static void note_deadline(uint64_t *first, uint64_t deadline_ms)
 {
 	if (deadline_ms && deadline_ms < *first)
 		*first = deadline_ms;
 }
 
-static void consider_holds(uint64_t *first, const struct kept *kept)
+static void note_hold_deadlines(uint64_t *first, const struct kept *kept)
 {
 	for (unsigned int i = 0; i < HOLDS_MAX; i++) {
 		if (kept->holds[i].job)
-			consider(first, kept->holds[i].deadline_ms);
+			note_deadline(first, kept->holds[i].deadline_ms);
 	}
 }
 
@@ -46,26 +46,26 @@ static uint64_t first_deadline(const struct server *s)
 
 	for (unsigned int i = 0; i < CONNECTIONS_MAX; i++) {
 		if (s->connections[i].fd >= 0)
-			consider(&first, s->connections[i].deadline_ms);
+			note_deadline(&first, s->connections[i].deadline_ms);
 	}
 	for (unsigned int i = 0; i < TERMINALS_MAX; i++) {
-		consider(&first, s->terminals[i].open_deadline_ms);
-		consider_holds(&first, &s->terminals[i].kept);
+		note_deadline(&first, s->terminals[i].open_deadline_ms);
+		note_hold_deadlines(&first, &s->terminals[i].kept);
 	}
-	for (unsigned int i = 0; i < ISOLATED_PLACES; i++) {
+	for (unsigned int i = 0; i < ISOLATED_SLOTS; i++) {
 		if (s->isolated[i].state == ISOLATED_FREE)
 			continue;
-		consider(&first, s->isolated[i].input_deadline_ms);
-		consider_holds(&first, &s->isolated[i].kept);
+		note_deadline(&first, s->isolated[i].input_deadline_ms);
+		note_hold_deadlines(&first, &s->isolated[i].kept);
 	}
 	for (unsigned int i = 0; i < GUESTS_MAX; i++) {
 		if (s->guests.guests[i].fd >= 0)
-			consider(&first, s->guests.guests[i].deadline_ms);
+			note_deadline(&first, s->guests.guests[i].deadline_ms);
 	}
 	return first;
 }
 
-/* A bounded wait while any deadline runs, so that a jump costs one step at most. */
+/* At most one step while any deadline runs, so that a jump of the clock costs no more. */
 static int wait_ms(const struct server *s)
 {
 	uint64_t first;
@@ -109,7 +109,7 @@ static void watch_terminal(struct server *s, struct terminal *t)
 	t->poll = 0;
 	if (!t->used || t->master < 0)
 		return;
-	may_read = follow_room(s, &t->kept, STREAM_OUTPUT) > 0;
+	may_read = follow_read_limit(s, &t->kept, STREAM_OUTPUT) > 0;
 	events = (may_read ? POLLIN : 0) | (t->input_len ? POLLOUT : 0);
 	t->poll = watch(s, events ? t->master : -1, events);
 	watch(s, t->reported ? -1 : t->status_fifo, POLLIN);
@@ -125,7 +125,7 @@ static void watch_isolated(struct server *s, struct isolated *p)
 	watch(s, p->queue_len ? p->input : -1, POLLOUT);
 	for (unsigned int i = 0; i < STREAMS; i++) {
 		bool may_read = p->state == ISOLATED_RUNNING && p->output[i] >= 0 &&
-				follow_room(s, &p->kept, i) > 0;
+				follow_read_limit(s, &p->kept, i) > 0;
 
 		watch(s, may_read ? p->output[i] : -1, POLLIN);
 	}
@@ -156,7 +156,7 @@ void wait_for_events(struct server *s)
 		watch_connection(s, &s->connections[i]);
 	for (unsigned int i = 0; i < TERMINALS_MAX; i++)
 		watch_terminal(s, &s->terminals[i]);
-	for (unsigned int i = 0; i < ISOLATED_PLACES; i++) {
+	for (unsigned int i = 0; i < ISOLATED_SLOTS; i++) {
 		if (s->isolated[i].state != ISOLATED_FREE)
 			watch_isolated(s, &s->isolated[i]);
 	}

@@ -81,8 +81,8 @@ int add_path(const char *paths[PATHS_MAX + 1], const char *path)
 }
 
 /*
- * With what is mounted below it. The files may be those of a checkpoint: a link
- * on the way was put there by programs, to make something else writable.
+ * Includes what is mounted below it. The files may come from a checkpoint:
+ * programs may have put a link on the way, to make something else writable.
  */
 static int keep_writable(const char *path)
 {
@@ -101,7 +101,7 @@ static int keep_writable(const char *path)
 
 int mount_paths(const struct walls *walls)
 {
-	/* The root is mounted without devices: only those that we have made can be opened. */
+	/* The root is mounted nodev: only devices that we have made can be opened. */
 	int err = bind_at("/dev", "/dev", MS_NOSUID);
 
 	for (size_t i = 0; !err && walls->writable[i]; i++)
@@ -180,14 +180,14 @@ int drop_privileges(const struct walls *walls)
 {
 	int err;
 
-	/* Those of whoever made the session mean nothing inside. */
+	/* The groups of the user who created the session mean nothing inside. */
 	if (setgroups(0, NULL))
 		return -errno;
 	if (walls->no_new_privs && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 		return -errno;
 	if (walls->privileged)
 		return 0;
-	/* In this order: without no_new_privs the filter takes CAP_SYS_ADMIN. */
+	/* In this order: without no_new_privs the filter needs CAP_SYS_ADMIN. */
 	err = wall_off_syscalls();
 	return err ? err : drop_capabilities();
 }

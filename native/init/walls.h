@@ -9,7 +9,7 @@
 #define PATHS_MAX 256
 
 struct walls {
-	bool privileged; /* none of them */
+	bool privileged; /* no walls */
 	bool no_new_privs;
 	/* Each ends with NULL. Mount points that become read-only, and paths below that do not. */
 	const char *read_only[PATHS_MAX + 1];
@@ -19,11 +19,11 @@ struct walls {
 /* -E2BIG if there are too many. */
 int add_path(const char *paths[PATHS_MAX + 1], const char *path);
 
-/* /dev, where devices can be opened; then what is read-only, and what stays writable. */
+/* Allows devices in /dev; then makes paths read-only, except those that stay writable. */
 int mount_paths(const struct walls *walls);
 /* Hides and write-protects files of the kernel that are not the branch's business. */
 int mask_kernel_files(const struct walls *walls);
-/* A keyring of its own: the caller's may hold keys of the host's root. */
+/* Joins a keyring of its own: the caller's may hold keys of the host's root. */
 int leave_keyring(void);
 /* The last step: capabilities, system calls, no_new_privs. */
 int drop_privileges(const struct walls *walls);

@@ -1,9 +1,10 @@
 /*
- * Loaded into CRIU: lets whoever starts it choose the options of a container runtime.
+ * Loaded into CRIU: lets the program that starts it replace the options of a
+ * container runtime.
  *
- * runc sets every option of CRIU itself, but names a file whose lines overrule
- * them, one for all containers of the host. Where the environment names
- * another, that one is read in its place.
+ * runc sets every option of CRIU itself, but names a file whose lines override
+ * them, one file for all containers of the host. If the environment names another
+ * file, CRIU reads that instead.
  */
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,12 +1,12 @@
 /*
  * Loaded into CRIU: lets it save descriptors of /dev/tty, and restore those of a
- * terminal without a trace.
+ * terminal without changing its timestamp.
  *
  * CRIU saves such a descriptor only if the terminal behind it was opened by the
- * same process, and refuses everything else ("ctty inheritance"): less, fzf or
- * ssh at a prompt would keep a branch from being saved. Which terminal it is,
- * the kernel knows; told its number instead of that of /dev/tty, CRIU saves an
- * ordinary descriptor of an ordinary terminal.
+ * same process, and refuses everything else ("ctty inheritance"): less, fzf or ssh
+ * at a prompt would keep a branch from being saved. The kernel knows which terminal
+ * it is; given its number instead of that of /dev/tty, CRIU saves an ordinary
+ * descriptor of an ordinary terminal.
  */
 #include <fcntl.h>
 #include <unistd.h>
@@ -36,9 +36,9 @@ int fstat64(int fd, struct stat64 *status)
 }
 
 /*
- * CRIU gives every terminal the owner that it had. Where it has that owner already
- * this only sets the time of its last change, by which we know a terminal of the
- * host from a later one with the same number.
+ * CRIU gives every terminal the owner that it had. If it has that owner
+ * already, this would only set the time of its last change, by which we
+ * distinguish a terminal of the host from a later one with the same number.
  */
 int fchown(int fd, uid_t owner, gid_t group)
 {

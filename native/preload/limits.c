@@ -1,8 +1,8 @@
 /*
  * Loaded into CRIU: lets it read the resource limits of other users' processes.
  *
- * prlimit() on them needs CAP_SYS_RESOURCE, which root lacks in many containers
- * and virtual machines; the file in /proc says the same and needs nothing.
+ * prlimit() on them needs CAP_SYS_RESOURCE, which root lacks in many containers and
+ * virtual machines; /proc/PID/limits has the same values and needs no capability.
  */
 #include "terminals.h"
 
@@ -69,7 +69,10 @@ static long get_limit(pid_t pid, int resource, const struct rlimit64 *change,
 	return -1;
 }
 
-/* CRIU makes this call by its number. Whatever else it calls so goes on to the C library. */
+/*
+ * CRIU makes this call by its number. All others that it makes so are passed on
+ * to the C library.
+ */
 long syscall(long number, ...)
 {
 	static syscall_function *next;

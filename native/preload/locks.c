@@ -1,8 +1,8 @@
 /*
- * Loaded into CRIU: a file lock that somebody else holds makes a restore fail.
+ * Loaded into CRIU: a restore fails if another process holds a file lock.
  *
- * CRIU would wait for it, without end: on a volume the lock of a saved process
- * is often still held by the very branch that the checkpoint was taken of.
+ * CRIU would wait for it for ever: on a volume the lock of a saved process is often
+ * still held by the very branch that the checkpoint was taken of.
  */
 #include <dlfcn.h>
 #include <fcntl.h>

@@ -1,24 +1,25 @@
 /*
- * Loaded into CRIU: a process that waits in poll() without end waits on.
+ * Loaded into CRIU: a process that waits in poll() without a timeout continues to
+ * wait.
  *
- * To look at a process, CRIU interrupts the call that it is in. Most calls it
- * lets the process make again. Of those that the kernel would go on with by
- * itself it cannot know how, and tells the process that they were interrupted,
- * which no signal explains; tail and script, for example, give up then. A poll()
- * without a timeout is made again like the others.
+ * To inspect a process, CRIU interrupts the system call that it is in. It lets the
+ * process make most calls again. It cannot know how to continue those that the
+ * kernel would continue by itself, and makes them fail as interrupted, although
+ * there was no signal; tail and script, for example, give up then. With this, a
+ * poll() without a timeout is made again like the others.
  */
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <sys/ptrace.h>
 #include <sys/types.h>
 
-#ifdef __x86_64__ /* other machines have ppoll() only, which CRIU lets be made again */
+#ifdef __x86_64__ /* other machines have ppoll() only, which CRIU lets the process make again */
 #include <elf.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/user.h>
 
-/* The kernel's own, which no program is ever told. */
+/* Internal to the kernel: no program ever sees them. */
 #define ERESTARTNOHAND 514
 #define ERESTART_RESTARTBLOCK 516
 

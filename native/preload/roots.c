@@ -1,11 +1,11 @@
 /*
- * Loaded into CRIU: keeps the directory in which it puts mounts together for a
- * restore away from the host.
+ * Loaded into CRIU: makes the directory in which it assembles mounts for a restore
+ * in its private /run, not in the host's /tmp.
  *
- * CRIU makes it in /tmp, empty for everyone else, and removes it at its end; one
- * that is killed leaves it there. Where the environment says that /run is CRIU's
- * own, as in the mount namespace that our launcher makes for it, it is made there
- * and goes with that.
+ * CRIU makes it in /tmp, empty for everyone else, and removes it at its end; if
+ * CRIU is killed, it stays there. If the environment says that /run is CRIU's own,
+ * as in the mount namespace that our launcher makes for it, the directory is made
+ * there and disappears with the namespace.
  */
 #include <dlfcn.h>
 #include <stdlib.h>

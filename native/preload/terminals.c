@@ -2,16 +2,16 @@
  * Loaded into CRIU: after a restore all processes of a session have its terminal.
  *
  * The kernel gives a controlling terminal to the leader of a session only; others
- * have it if they are forked by one who has. CRIU forks all processes first and
- * opens terminals later, so that everyone but the leader would be left without: a
- * shell in a shell could not give the foreground to its programs any more, and
- * nobody could open /dev/tty.
+ * have it if they are forked by a process that has it. CRIU forks all processes
+ * first and opens terminals later, so that only the leader would have it: a shell
+ * in a shell could no longer give the foreground to its programs, and they could
+ * not open /dev/tty.
  *
- * The environment says which terminals init holds, in order, and whose they are:
- * "0=2,1=57" for /dev/pts/0 of session 2 and /dev/pts/1 of session 57. Init opens
- * them before it forks. A leader takes its own as soon as it has its session. When
- * CRIU opens them in init, it gets what is open already. Whatever goes wrong here
- * leaves everything to CRIU.
+ * The environment says which terminals init holds, in order, and the session of
+ * each: "0=2,1=57" for /dev/pts/0 of session 2 and /dev/pts/1 of session 57. Init
+ * opens them before it forks. A leader takes its own as soon as it has its session.
+ * When CRIU opens them in init, it gets what is open already. If anything goes
+ * wrong here, all is left to CRIU.
  */
 #include "terminals.h"
 
@@ -28,7 +28,7 @@
 
 #define TERMINALS "WAYPOINT_TERMINALS"
 #define TERMINALS_MAX 16
-#define KEPT_FROM 320 /* above the descriptors of init, and not where CRIU has its own */
+#define KEPT_FDS_FIRST 320 /* above the descriptors of init, and not where CRIU has its own */
 
 typedef int openat_function(int dir, const char *path, int flags, ...);
 typedef int ioctl_function(int fd, unsigned long request, ...);
@@ -36,14 +36,14 @@ typedef pid_t setsid_function(void);
 
 struct terminal {
 	int index;
-	pid_t session; /* 0: nobody's */
+	pid_t session; /* 0: of no session */
 	int master, slave;
 };
 
 static struct terminal terminals[TERMINALS_MAX];
 static unsigned int count;
-static unsigned int offered; /* how many of them CRIU has been shown since it took one */
-static bool is_made;
+static unsigned int offered; /* how many of them CRIU was offered since it took one */
+static bool is_prepared;
 
 static int real_ioctl(int fd, unsigned long request, void *argument)
 {
@@ -77,15 +77,18 @@ static void close_kept(int *fd)
 }
 
 /* Out of the way of the descriptors that CRIU restores. */
-static int keep(int fd)
+static int move_up(int fd)
 {
-	int kept = fcntl(fd, F_DUPFD_CLOEXEC, KEPT_FROM);
+	int kept = fcntl(fd, F_DUPFD_CLOEXEC, KEPT_FDS_FIRST);
 
 	close(fd);
 	return kept;
 }
 
-/* A new terminal gets the lowest number that is free; those that come before are not wanted. */
+/*
+ * A new terminal gets the lowest free number: opens until it is `index`, and
+ * closes those before.
+ */
 static int open_master(int index)
 {
 	int fd = open("/dev/pts/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC);
@@ -95,14 +98,14 @@ static int open_master(int index)
 	if (fd < 0)
 		return -1;
 	if (!real_ioctl(fd, TIOCGPTN, &got) && got == index)
-		return keep(fd);
+		return move_up(fd);
 	if (got >= 0 && got < index)
 		found = open_master(index);
 	close(fd);
 	return found;
 }
 
-static bool make(struct terminal *t)
+static bool open_pair(struct terminal *t)
 {
 	int unlocked = 0;
 	char path[32];
@@ -114,23 +117,23 @@ static bool make(struct terminal *t)
 		return false;
 	}
 	snprintf(path, sizeof(path), "/dev/pts/%d", t->index);
-	/* As long as nobody has this end open, a terminal is nobody's. */
+	/* While nobody has this end open, a terminal belongs to no session. */
 	fd = open(path, O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
-	t->slave = fd < 0 ? -1 : keep(fd);
+	t->slave = fd < 0 ? -1 : move_up(fd);
 	if (t->slave < 0)
 		close_kept(&t->master);
 	return t->slave >= 0;
 }
 
-static void make_all(void)
+static void open_all(void)
 {
 	unsigned int made = 0;
 
-	is_made = true;
+	is_prepared = true;
 	read_terminals();
-	while (made < count && make(&terminals[made]))
+	while (made < count && open_pair(&terminals[made]))
 		made++;
-	count = made; /* CRIU finds the others where it looks after these */
+	count = made; /* CRIU opens the others itself, after these */
 }
 
 long terminals_fork(syscall_function *next, const struct clone_args *args, size_t size)
@@ -138,8 +141,8 @@ long terminals_fork(syscall_function *next, const struct clone_args *args, size_
 	bool is_shared = args->flags & (CLONE_VM | CLONE_FILES);
 	long pid;
 
-	if (!is_made && getpid() == 1)
-		make_all();
+	if (!is_prepared && getpid() == 1)
+		open_all();
 	pid = next(SYS_clone3, args, size, 0L, 0L, 0L, 0L);
 	for (unsigned int i = 0; pid == 0 && !is_shared && i < count; i++) {
 		close_kept(&terminals[i].master);
@@ -150,7 +153,7 @@ long terminals_fork(syscall_function *next, const struct clone_args *args, size_
 
 static bool is_init(void)
 {
-	return is_made && getpid() == 1;
+	return is_prepared && getpid() == 1;
 }
 
 pid_t setsid(void)
@@ -166,13 +169,13 @@ pid_t setsid(void)
 		if (session <= 0 || terminals[i].session != session)
 			continue;
 		snprintf(path, sizeof(path), "/dev/pts/%d", terminals[i].index);
-		close(open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC)); /* is its own from now on */
+		close(open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC)); /* now it is the session's */
 	}
 	return session;
 }
 
 /* CRIU opens terminals until one has the number that it wants, and closes the others. */
-static int offer(int flags)
+static int offer_master(int flags)
 {
 	while (offered < count && terminals[offered].master < 0)
 		offered++;
@@ -182,8 +185,8 @@ static int offer(int flags)
 	return dup(terminals[offered++].master);
 }
 
-/* The lock that CRIU takes off the one that it wanted. */
-static void hand_over(int fd)
+/* CRIU unlocks the terminal that it wanted: it has that one now. */
+static void release_master(int fd)
 {
 	int index;
 
@@ -196,7 +199,7 @@ static void hand_over(int fd)
 	}
 }
 
-static void let_go_of(const char *path)
+static void release_slave(const char *path)
 {
 	const char *name = strstr(path, "dev/pts/");
 
@@ -226,13 +229,13 @@ int openat64(int dir, const char *path, int flags, ...)
 	if (!next)
 		next = (openat_function *)dlsym(RTLD_NEXT, "openat64");
 	if (is_init() && is_multiplexer(path)) {
-		fd = offer(flags);
+		fd = offer_master(flags);
 		if (fd >= 0)
 			return fd;
 	}
 	fd = next(dir, path, flags, mode);
 	if (fd >= 0 && is_init() && !is_multiplexer(path))
-		let_go_of(path);
+		release_slave(path);
 	return fd;
 }
 
@@ -245,6 +248,6 @@ int ioctl(int fd, unsigned long request, ...)
 	argument = va_arg(args, void *);
 	va_end(args);
 	if (request == TIOCSPTLCK && is_init())
-		hand_over(fd);
+		release_master(fd);
 	return real_ioctl(fd, request, argument);
 }

@@ -1,4 +1,4 @@
-/* How CRIU forks: in init, with its terminals open. */
+/* Forks for CRIU: before init's first fork it opens init's terminals. */
 #pragma once
 
 #include <linux/sched.h>

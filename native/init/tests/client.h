@@ -17,7 +17,7 @@ struct client {
 	size_t used; /* the frame last returned */
 };
 
-/* What came of a followed job. */
+/* What a follower received of a job. */
 struct result {
 	uint8_t *output;
 	size_t len;
@@ -140,7 +140,7 @@ static inline int open_terminal(
 	put_u32(&w, geteuid());
 	put_u32(&w, getegid());
 	put_text(&w, "/nowhere");
-	/* As in src/waypoint/shell/profile.py: tokens, void lines, reports that end nothing. */
+	/* As in src/waypoint/shell/profile.py: tokens, void lines, reports that end no job. */
 	snprintf(text, sizeof(text),
 		"report() { builtin set -- \"$?\" \"$ended\" \"$last\"; last=$1 ended=;"
 		" [[ $1:$2:$3 != 2::130 && $2 != 0 ]] || builtin set -- -; asked=$((asked + 1));"
@@ -208,7 +208,7 @@ static inline void count_lost(struct reader *body, size_t len, uint64_t *lost)
 	*lost += read_u64(body) - from;
 }
 
-/* Takes one frame about a followed job: false once it has ended. */
+/* Handles one frame about a followed job: false once the job has ended. */
 static inline bool follow_frame(struct frame *frame, struct result *result)
 {
 	struct reader *body = &frame->body;
@@ -328,7 +328,7 @@ static inline int terminal_state(struct client *c, const char *name)
 	return state;
 }
 
-/* No event tells of a state: ask until it is reached. */
+/* No frame announces a state: ask until it is reached. */
 static inline void wait_until_state(struct client *c, const char *name, int state)
 {
 	int64_t deadline = clock_ms() + DEADLINE_MS;

@@ -1,4 +1,4 @@
-/* Both sides of an ask: a guest that speaks for itself, and the host that answers. */
+/* Both sides of an ask: a guest without waypoint-here, and the host that answers. */
 #pragma once
 
 #include "../ask.h"
@@ -39,7 +39,7 @@ static inline int answer(struct client *host, uint32_t id, uint8_t status, const
 	return receive_outcome(host);
 }
 
-/* A guest that speaks for itself. */
+/* A guest without waypoint-here. */
 static inline int connect_guest(const struct init *init)
 {
 	struct sockaddr_un address = {.sun_family = AF_UNIX};

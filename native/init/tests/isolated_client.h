@@ -8,7 +8,7 @@ struct spawn {
 	uint8_t flags;
 	uint32_t uid;
 	uint32_t gid;
-	uint32_t group; /* besides gid; 0: none are sent */
+	uint32_t group; /* in addition to gid; 0: no groups are sent */
 	const char *cwd;
 	const char *path;
 };
@@ -42,7 +42,7 @@ static inline void send_spawn(struct client *to, const struct spawn *how, const 
 	free(buf);
 }
 
-/* The job's number, or minus the error code; then `message` has its text. */
+/* The job's number, or minus the error code and its text in `message`. */
 static inline int64_t receive_started(struct client *from, char *message, size_t size)
 {
 	struct frame frame;
@@ -149,7 +149,7 @@ static inline struct end wait_for(struct client *to, uint32_t job)
 	return receive_ended(to, job);
 }
 
-/* Nothing arrives for so long. */
+/* Does nothing arrive for `ms`? */
 static inline bool is_quiet(struct client *from, int ms)
 {
 	struct pollfd pfd = {.fd = from->fd, .events = POLLIN};
@@ -209,7 +209,7 @@ static inline bool find_listed(struct client *to, uint32_t job, struct listed *f
 	return is_there;
 }
 
-/* Until that much of each stream is there: programs of a loaded machine take their time. */
+/* Waits until each stream has that length: programs on a loaded machine are slow. */
 static inline void wait_until_written(
 	struct client *to, uint32_t job, uint64_t length, uint64_t error_length)
 {

@@ -1,4 +1,4 @@
-/* The init under test: started in a directory of its own, and surely gone afterwards. */
+/* The init under test: started in a directory of its own, and always ended afterwards. */
 #pragma once
 
 #include "check.h"
@@ -60,7 +60,7 @@ static inline pid_t any_child(void)
 
 /*
  * In a branch all processes end with init. Here a shell that waits for init
- * overlooks the hangup; it is our child once init is gone.
+ * misses the hangup; it becomes our child once init has ended.
  */
 static inline void end_children(void)
 {
@@ -82,7 +82,7 @@ static inline struct init start_init_with(const char *binary, const char *option
 	init.pid = fork();
 	CHECK(init.pid >= 0);
 	if (init.pid == 0) {
-		/* Nor must it outlive a test that is killed. */
+		/* It must not outlive a test that is killed. */
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		execl(binary, binary, "init", "--dir", init.dir, "--any-peer", option, NULL);
 		_exit(127);

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Directories that look like cgroups: what is written there can be read again. */
+/* Directories that look like cgroups: what was written there can be read back. */
 static char made[2][64];
 
 static void make_directories(void)
@@ -58,7 +58,7 @@ static void all_are_joined(void)
 	remove_directories();
 }
 
-static void one_that_is_missing_stops_the_rest(void)
+static void a_missing_cgroup_stops_the_rest(void)
 {
 	struct cgroups groups = {0};
 
@@ -69,7 +69,7 @@ static void one_that_is_missing_stops_the_rest(void)
 	remove_directories();
 }
 
-static void none_at_all_is_fine_and_too_many_are_refused(void)
+static void no_cgroup_is_fine_and_too_many_are_refused(void)
 {
 	struct cgroups groups = {0};
 
@@ -83,7 +83,7 @@ static void none_at_all_is_fine_and_too_many_are_refused(void)
 int main(void)
 {
 	RUN_TEST(all_are_joined);
-	RUN_TEST(one_that_is_missing_stops_the_rest);
-	RUN_TEST(none_at_all_is_fine_and_too_many_are_refused);
+	RUN_TEST(a_missing_cgroup_stops_the_rest);
+	RUN_TEST(no_cgroup_is_fine_and_too_many_are_refused);
 	return 0;
 }

@@ -1,4 +1,4 @@
-/* init as a black box under clients that are rude, slow, silent, gone, or too many. */
+/* init as a black box under clients that are misbehaving, slow, silent, vanished, or too many. */
 #include "client.h"
 
 static struct init init;
@@ -101,7 +101,7 @@ static void a_slow_follower_holds_the_command_back_and_loses_nothing(void)
 	close(slow.fd);
 }
 
-static void a_vanished_follower_can_come_back_and_loses_nothing(void)
+static void a_vanished_follower_can_reconnect_and_loses_nothing(void)
 {
 	struct result r = {0};
 	struct client follower;
@@ -135,7 +135,7 @@ static void a_vanished_follower_can_come_back_and_loses_nothing(void)
 	connect_client(&init, &c);
 }
 
-static void without_a_follower_the_oldest_output_is_lost_by_name(void)
+static void without_a_follower_the_oldest_output_is_reported_as_lost(void)
 {
 	struct result r = {0};
 	uint32_t job = (uint32_t)start_run(&c, "main", 0, "seq 400000");
@@ -166,7 +166,7 @@ static void quiesce_closes_every_connection(void)
 	CHECK(ask(&c, REQ_PING) == REP_OK);
 }
 
-static void idle_connections_give_way_but_a_follower_does_not(void)
+static void idle_connections_are_closed_for_new_ones_but_a_follower_is_not(void)
 {
 	static struct client idle[70];
 	struct result r = {0};
@@ -207,10 +207,10 @@ int main(int argc, char **argv)
 	RUN_TEST(requests_may_be_sent_in_one_piece_or_byte_by_byte);
 	RUN_TEST(requests_behind_a_slow_answer_are_served_after_it);
 	RUN_TEST(a_slow_follower_holds_the_command_back_and_loses_nothing);
-	RUN_TEST(a_vanished_follower_can_come_back_and_loses_nothing);
-	RUN_TEST(without_a_follower_the_oldest_output_is_lost_by_name);
+	RUN_TEST(a_vanished_follower_can_reconnect_and_loses_nothing);
+	RUN_TEST(without_a_follower_the_oldest_output_is_reported_as_lost);
 	RUN_TEST(quiesce_closes_every_connection);
-	RUN_TEST(idle_connections_give_way_but_a_follower_does_not);
+	RUN_TEST(idle_connections_are_closed_for_new_ones_but_a_follower_is_not);
 	RUN_TEST(more_terminals_than_allowed_are_refused);
 	close(c.fd);
 	stop_init(&init);

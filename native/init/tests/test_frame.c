@@ -132,7 +132,7 @@ static void hostile_lengths_are_refused(void)
 	CHECK(request_parse(&frame, &request) == -EBADMSG);
 }
 
-static void list_counts_beyond_the_limit_are_refused_by_name(void)
+static void list_counts_beyond_the_limit_have_their_own_error(void)
 {
 	uint8_t buf[256];
 	struct writer w = {.buf = buf, .cap = sizeof(buf)};
@@ -161,7 +161,7 @@ static int parse_open_of(const char *name, const char *program)
 	return request_parse(&frame, &request);
 }
 
-static void names_that_are_no_terminal_names_are_refused(void)
+static void invalid_terminal_names_are_refused(void)
 {
 	static const char *const bad[] = {"", ".", "..", "-x", "a/b", "_a", "init", "sock", "here",
 		"a b", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
@@ -210,7 +210,7 @@ static int parse_spawn_of(uint8_t *buf, size_t len)
 	return request_parse(&frame, &request);
 }
 
-/* Behind the rest of the frame, whose length grows with it. */
+/* Appends the groups to the frame, and updates its length. */
 static size_t add_groups(uint8_t *buf, size_t len, uint32_t count, uint32_t sent)
 {
 	struct writer w = {.buf = buf + len, .cap = 4 + 4 * (size_t)sent};
@@ -283,7 +283,7 @@ static const char *refusal_of(const char *verb, const void *argument, uint32_t l
 	return ask_refusal(&ask);
 }
 
-static void a_guest_may_ask_for_little(void)
+static void a_guest_may_only_ask_for_a_snapshot(void)
 {
 	char longest[65];
 
@@ -296,7 +296,7 @@ static void a_guest_may_ask_for_little(void)
 	CHECK(refusal_of("", "", 0) && refusal_of("snapshots", "", 0) && refusal_of("snap", "", 0));
 }
 
-static void a_full_writer_gives_back_the_whole_frame(void)
+static void a_full_writer_drops_the_whole_frame(void)
 {
 	uint8_t buf[16];
 	struct writer w = {.buf = buf, .cap = sizeof(buf)};
@@ -317,12 +317,12 @@ int main(void)
 	RUN_TEST(a_frame_cut_at_any_byte_only_asks_for_more);
 	RUN_TEST(a_body_cut_at_any_byte_is_malformed);
 	RUN_TEST(hostile_lengths_are_refused);
-	RUN_TEST(list_counts_beyond_the_limit_are_refused_by_name);
-	RUN_TEST(names_that_are_no_terminal_names_are_refused);
+	RUN_TEST(list_counts_beyond_the_limit_have_their_own_error);
+	RUN_TEST(invalid_terminal_names_are_refused);
 	RUN_TEST(trailing_bytes_and_unknown_kinds_are_malformed);
 	RUN_TEST(a_spawn_request_needs_a_program_but_no_absolute_path);
 	RUN_TEST(groups_come_last_and_may_be_missing);
-	RUN_TEST(a_guest_may_ask_for_little);
-	RUN_TEST(a_full_writer_gives_back_the_whole_frame);
+	RUN_TEST(a_guest_may_only_ask_for_a_snapshot);
+	RUN_TEST(a_full_writer_drops_the_whole_frame);
 	return 0;
 }

@@ -1,4 +1,4 @@
-/* init as a black box under programs inside that are rude, silent, gone, or too many. */
+/* init as a black box under guests that are misbehaving, silent, vanished, or too many. */
 #include "guest_client.h"
 
 static struct init init;
@@ -20,7 +20,7 @@ static void a_guest_that_vanishes_withdraws_its_ask(void)
 	CHECK(ask(&late, REQ_PING) == REP_OK);
 	close(late.fd);
 	CHECK(answer(&host, id, 0, "") == ERR_UNKNOWN_ASK);
-	/* Half of it is not all of it: it still waits. */
+	/* Only its sending side is shut down: it still waits. */
 	send_ask(half, "half");
 	CHECK(shutdown(half, SHUT_WR) == 0);
 	id = receive_ask(&host, "half");
@@ -28,7 +28,7 @@ static void a_guest_that_vanishes_withdraws_its_ask(void)
 	CHECK(answer(&c, id, 3, "") == 0);
 	CHECK(receive_answer(half) == 3 && receive_answer(half) == -1);
 	close(half);
-	/* One that goes on talking is not of this protocol. */
+	/* A guest that sends more breaks the protocol. */
 	fd = connect_guest(&init);
 	send_ask(fd, "talks");
 	id = receive_ask(&host, "talks");
@@ -92,7 +92,7 @@ static void what_is_not_a_request_is_refused(void)
 	len = encode_ask(buf, sizeof(buf), "snapshot", longest, 65);
 	expect_refusal(buf, len, 2);
 	expect_refusal("\0\0\0\0", 4, 2);
-	expect_refusal("\1\0\0\0\x0c", 5, 2); /* a request of hosts: QUIESCE is none of theirs */
+	expect_refusal("\1\0\0\0\x0c", 5, 2); /* QUIESCE: only hosts may send it */
 	expect_refusal("\1\0\0\0\x0b", 5, 2);
 	expect_refusal("\xff\xff\xff\xff\1", 5, 2);
 	expect_refusal("\5\0\0\0\1\xff\xff\xff\xff", 9, 2);
@@ -108,8 +108,8 @@ static void what_is_not_a_request_is_refused(void)
 	close(host.fd);
 }
 
-/* Thousands that say nothing, half a thing, or far too much; one waits all the time. */
-static void a_crowd_of_rude_guests_disturbs_nobody(void)
+/* Thousands that send nothing, half a request, or far too much; one waits all the time. */
+static void a_crowd_of_misbehaving_guests_disturbs_nobody(void)
 {
 	struct client host;
 	static uint8_t flood[64 * 1024];
@@ -136,7 +136,7 @@ static void a_crowd_of_rude_guests_disturbs_nobody(void)
 	close(host.fd);
 }
 
-static void silent_guests_give_way_and_do_not_stay(void)
+static void silent_guests_are_closed_for_new_ones_and_after_a_while(void)
 {
 	struct client host;
 	int silent[40];
@@ -186,8 +186,8 @@ int main(int argc, char **argv)
 	RUN_TEST(a_guest_that_vanishes_withdraws_its_ask);
 	RUN_TEST(the_ninth_request_is_refused_at_once);
 	RUN_TEST(what_is_not_a_request_is_refused);
-	RUN_TEST(a_crowd_of_rude_guests_disturbs_nobody);
-	RUN_TEST(silent_guests_give_way_and_do_not_stay);
+	RUN_TEST(a_crowd_of_misbehaving_guests_disturbs_nobody);
+	RUN_TEST(silent_guests_are_closed_for_new_ones_and_after_a_while);
 	RUN_TEST(an_answer_has_a_limit);
 	close(c.fd);
 	stop_init(&init);

@@ -70,11 +70,11 @@ static void without_the_socket_the_program_says_why(void)
 	struct outcome o = finish(&a);
 
 	CHECK(o.status == 4 && o.out[0] == 0);
-	CHECK(strcmp(o.err, "waypoint-here: this session does not allow it"
-			    " (waypoint init --allow-self)\n") == 0);
+	CHECK(strcmp(o.err, "waypoint-here: this session cannot be saved from inside;"
+			    " create one that can with: waypoint init --allow-self\n") == 0);
 }
 
-static void the_program_teaches_its_use(void)
+static void the_program_prints_its_usage(void)
 {
 	struct asker a = start_asker(init.dir, "--help", NULL);
 	struct outcome o = finish(&a);
@@ -128,7 +128,7 @@ static void every_attending_host_gets_what_is_pending_again(void)
 	b = start_asker(init.dir, "snapshot", "second");
 	CHECK(receive_ask(&host, "second") == id + 1);
 	CHECK(receive_ask(&second, "second") == id + 1);
-	/* A checkpoint sends hosts away; those who ask stay. */
+	/* A checkpoint disconnects hosts; guests that ask stay connected. */
 	CHECK(ask(&c, REQ_QUIESCE) == REP_OK);
 	CHECK(!receive(&host, &frame) && !receive(&second, &frame));
 	close(host.fd);
@@ -166,7 +166,7 @@ int main(int argc, char **argv)
 	init = start_init_with(argv[1], "--allow-self");
 	connect_client(&init, &c);
 	RUN_TEST(without_the_socket_the_program_says_why);
-	RUN_TEST(the_program_teaches_its_use);
+	RUN_TEST(the_program_prints_its_usage);
 	RUN_TEST(a_request_is_passed_on_and_answered);
 	RUN_TEST(every_attending_host_gets_what_is_pending_again);
 	RUN_TEST(the_socket_is_open_to_all_and_only_where_it_is_allowed);

@@ -58,7 +58,7 @@ static void the_run_line_is_never_echoed_and_the_mode_is_restored(void)
 		expect("echo a", 0, 0, "a\r\n");
 }
 
-/* A mode set by the first command of a line must not be undone by whoever typed it. */
+/* A mode set by the first command of a line must not be undone by init, which typed the line. */
 static void a_command_can_change_the_mode_at_once(void)
 {
 	for (unsigned int i = 0; i < 200; i++) {
@@ -133,9 +133,9 @@ static void a_large_command_is_taken_and_a_larger_one_refused(void)
 
 /*
  * Interrupts a job until it ends: a shell that is just busy with its prompt may
- * let one interrupt pass. One that comes after the end could meet the next
- * command, so there is no hurry. The replies come on a connection of their own,
- * apart from the output.
+ * ignore one interrupt. One that comes after the end could meet the next
+ * command, so it waits between them. The replies come on a connection of their
+ * own, apart from the output.
  */
 static void interrupt_and_read(struct result *r)
 {
@@ -168,7 +168,7 @@ static void interrupt(const char *command)
 static void an_interrupt_ends_a_program_and_a_loop(void)
 {
 	/*
-	 * The program itself tells that it runs. bash forgets a child if the
+	 * The program itself reports that it runs. bash forgets a child if the
 	 * interrupt comes while it forks; that is so on any terminal.
 	 */
 	interrupt("sh -c 'echo up; exec sleep 100'");
@@ -203,7 +203,8 @@ static void an_interrupt_right_after_the_start_ends_the_same_job(void)
 
 /*
  * The shell may answer the interrupt with a line break, or meet signal and line
- * at once and drop both, or the signal may meet the command: then it says 130.
+ * at once and drop both, or the signal may meet the command: then its status is
+ * 130.
  */
 static void a_command_right_after_an_interrupt_runs_once_or_is_interrupted(void)
 {
@@ -235,7 +236,7 @@ static void a_command_right_after_an_interrupt_runs_once_or_is_interrupted(void)
 	free_result(&r);
 }
 
-/* It is what bash may keep of a line when it is interrupted, and reads at its next prompt. */
+/* When bash is interrupted, it may keep such a line and read it at its next prompt. */
 static void the_line_of_a_job_that_has_ended_runs_nothing(void)
 {
 	char text[512];
@@ -260,8 +261,7 @@ static void a_prompt_before_which_nothing_has_ended_ends_no_job(void)
 
 	snprintf(command, sizeof(command), "echo - >%s/main/status; echo on; (exit 3)", init.dir);
 	expect(command, 0, 3, "on\r\n");
-	/* What bash keeps of a run line when it is interrupted while it reads, with what it has
-	 * reported. */
+	/* What bash keeps of a run line when it is interrupted while it reads it, and reports. */
 	expect("(exit 130)", 0, 130, "");
 	CHECK(send_input(&c, "main", "main/cmd;; esac; end 1; }\n") == 0);
 	wait_until_state(&c, "main", 1);
@@ -372,7 +372,7 @@ static void a_closed_terminal_ends_its_job_and_frees_its_name(void)
 	CHECK(receive_outcome(&c) == 0);
 	while (follow_step(&other, &r))
 		;
-	/* The shell may have had the time to say what hit it. */
+	/* The shell may have had the time to print which signal ended it. */
 	CHECK(r.how == 3 && strncmp((char *)r.output, "here\r\n", 6) == 0);
 	free(r.output);
 	CHECK(terminal_state(&c, "second") == -1);

@@ -26,7 +26,7 @@ static bool is_pattern(const uint8_t *data, size_t len)
 	return true;
 }
 
-/* One connection for both directions: it reads what comes while an answer is due. */
+/* One connection for both directions: it reads output while it waits for an answer. */
 static void ten_megabytes_pass_both_ways_on_one_connection(void)
 {
 	static uint8_t piece[MIB];
@@ -109,8 +109,8 @@ static void input_is_refused_where_nobody_can_read_it(void)
 	free_result(&r);
 }
 
-/* No reader: the answer waits, requests behind it wait, all others do not. */
-static void a_write_without_room_waits_and_holds_up_only_its_connection(void)
+/* Without a reader the answer waits, and requests behind it; other connections do not. */
+static void a_write_without_space_waits_and_holds_up_only_its_connection(void)
 {
 	static uint8_t piece[MIB];
 	struct client writer;
@@ -184,7 +184,7 @@ static void the_input_of_a_vanished_caller_ends(void)
 	close(gone.fd);
 	CHECK(wait_for(&c, lonely).status == 4);
 	CHECK(clock_ms() - begin > 4000);
-	/* Those with a caller or a follower go on. */
+	/* Jobs with a caller or a follower continue. */
 	CHECK(is_quiet(&follower, 200));
 	CHECK(write_input(&c, owned, "x", 1) == 0 && write_input(&c, owned, NULL, 0) == 0);
 	CHECK(wait_for(&c, owned).length == 1);
@@ -193,7 +193,7 @@ static void the_input_of_a_vanished_caller_ends(void)
 	close(follower.fd);
 }
 
-static void what_is_said_again_after_a_cut_is_taken_once(void)
+static void what_is_sent_again_after_a_cut_is_taken_once(void)
 {
 	struct result r = {0};
 	struct client writer;
@@ -225,9 +225,9 @@ int main(int argc, char **argv)
 	RUN_TEST(ten_megabytes_pass_both_ways_on_one_connection);
 	RUN_TEST(ten_megabytes_pass_both_ways_on_two_connections);
 	RUN_TEST(input_is_refused_where_nobody_can_read_it);
-	RUN_TEST(a_write_without_room_waits_and_holds_up_only_its_connection);
+	RUN_TEST(a_write_without_space_waits_and_holds_up_only_its_connection);
 	RUN_TEST(the_bytes_of_one_write_stay_together);
-	RUN_TEST(what_is_said_again_after_a_cut_is_taken_once);
+	RUN_TEST(what_is_sent_again_after_a_cut_is_taken_once);
 	RUN_TEST(the_input_of_a_vanished_caller_ends);
 	close(c.fd);
 	stop_init(&init);

@@ -1,4 +1,4 @@
-/* init as a black box: programs beside the terminals, how they start and how they end. */
+/* init as a black box: isolated jobs, how they start and how they end. */
 #include "isolated_client.h"
 
 #define MIB (1024 * 1024)
@@ -63,7 +63,7 @@ static void expect_failure(const struct spawn *how, const char *const *argv, con
 	CHECK(ask(&c, REQ_PING) == REP_OK);
 }
 
-static void what_cannot_be_started_is_named(void)
+static void what_cannot_be_started_is_reported(void)
 {
 	struct spawn how = {.uid = geteuid(), .gid = getegid(), .flags = 3};
 	const char *missing[] = {"no-such-program", "x", NULL};
@@ -188,7 +188,7 @@ static void a_job_can_be_waited_for(void)
 	close(other.fd);
 }
 
-static void a_job_can_be_killed_with_its_group(void)
+static void a_job_is_killed_with_its_group(void)
 {
 	uint32_t job = start_shell(&c, SPAWN_FOLLOW, "sleep 100 & echo up; wait; echo never");
 	struct result r = {0};
@@ -205,7 +205,7 @@ static void a_job_can_be_killed_with_its_group(void)
 	free_result(&r);
 }
 
-static void terminals_and_isolated_jobs_go_on_beside_each_other(void)
+static void terminals_and_isolated_jobs_run_side_by_side(void)
 {
 	struct client other;
 	struct result r = {0};
@@ -263,7 +263,7 @@ static void malformed_requests_cost_only_their_connection(void)
 	CHECK(ask(&c, REQ_PING) == REP_OK);
 }
 
-/* Whoever spawns and vanishes at any moment leaves a whole init behind. */
+/* A caller may spawn and vanish at any moment without harm to init. */
 static void callers_that_vanish_at_any_moment_do_no_harm(void)
 {
 	for (unsigned int i = 0; i < 60; i++) {
@@ -289,13 +289,13 @@ int main(int argc, char **argv)
 	connect_client(&init, &c);
 	RUN_TEST(output_and_error_output_are_apart_and_exact);
 	RUN_TEST(a_program_finds_a_fresh_session);
-	RUN_TEST(what_cannot_be_started_is_named);
+	RUN_TEST(what_cannot_be_started_is_reported);
 	RUN_TEST(another_user_can_be_chosen);
 	RUN_TEST(a_mebibyte_of_arguments_is_passed_on);
 	RUN_TEST(thirty_two_run_at_once_and_no_more);
 	RUN_TEST(a_job_can_be_waited_for);
-	RUN_TEST(a_job_can_be_killed_with_its_group);
-	RUN_TEST(terminals_and_isolated_jobs_go_on_beside_each_other);
+	RUN_TEST(a_job_is_killed_with_its_group);
+	RUN_TEST(terminals_and_isolated_jobs_run_side_by_side);
 	RUN_TEST(malformed_requests_cost_only_their_connection);
 	RUN_TEST(callers_that_vanish_at_any_moment_do_no_harm);
 	close(c.fd);

@@ -15,7 +15,7 @@ static void ids_grow_from_one(void)
 	CHECK(!job_find(&table, 3) && !job_find(&table, 0));
 }
 
-static void the_oldest_ended_job_gives_way(void)
+static void the_oldest_ended_job_is_replaced(void)
 {
 	table = (struct job_table){0};
 	for (unsigned int i = 1; i <= JOBS_KEPT; i++) {
@@ -53,7 +53,7 @@ static void jobs_are_listed_in_order_of_id(void)
 int main(void)
 {
 	RUN_TEST(ids_grow_from_one);
-	RUN_TEST(the_oldest_ended_job_gives_way);
+	RUN_TEST(the_oldest_ended_job_is_replaced);
 	RUN_TEST(a_table_of_running_jobs_takes_no_more);
 	RUN_TEST(jobs_are_listed_in_order_of_id);
 	return 0;

@@ -1,4 +1,4 @@
-/* The line of a machine without sockets, on a terminal in raw mode in place of a virtual port. */
+/* The line of a machine without sockets, on a terminal in raw mode instead of a virtual port. */
 #include "../line.h"
 #include "client.h"
 
@@ -26,7 +26,7 @@ static void start_relay(const char *binary)
 	}
 }
 
-static void say(const void *data, size_t len)
+static void write_line(const void *data, size_t len)
 {
 	const uint8_t *at = data;
 
@@ -39,14 +39,14 @@ static void say(const void *data, size_t len)
 	}
 }
 
-static void say_word(const char *word)
+static void write_word(const char *word)
 {
-	say("\xc0", 1);
-	say(word, strlen(word));
-	say("\n", 1);
+	write_line("\xc0", 1);
+	write_line(word, strlen(word));
+	write_line("\n", 1);
 }
 
-static uint8_t hear_byte(void)
+static uint8_t read_line_byte(void)
 {
 	struct pollfd fd = {.fd = host, .events = POLLIN};
 	uint8_t byte;
@@ -56,17 +56,17 @@ static uint8_t hear_byte(void)
 	return byte;
 }
 
-/* Passes over everything up to that word. */
-static void hear_word(const char *expected)
+/* Skips everything up to that word. */
+static void expect_word(const char *expected)
 {
 	char word[256];
 	size_t len;
 
 	do {
-		while (hear_byte() != LINE_FLAG)
+		while (read_line_byte() != LINE_FLAG)
 			;
 		for (len = 0; len < sizeof(word) - 1; len++) {
-			word[len] = (char)hear_byte();
+			word[len] = (char)read_line_byte();
 			if (word[len] == '\n')
 				break;
 		}
@@ -74,29 +74,29 @@ static void hear_word(const char *expected)
 	} while (strcmp(word, expected) != 0);
 }
 
-static uint8_t hear_data(void)
+static uint8_t read_data(void)
 {
-	uint8_t byte = hear_byte();
+	uint8_t byte = read_line_byte();
 
 	CHECK(byte != LINE_FLAG);
 	if (byte != LINE_ESCAPE)
 		return byte;
-	byte = hear_byte();
+	byte = read_line_byte();
 	CHECK(byte == LINE_ESCAPED_FLAG || byte == LINE_ESCAPED_ESCAPE);
 	return byte == LINE_ESCAPED_FLAG ? LINE_FLAG : LINE_ESCAPE;
 }
 
-static uint8_t hear_frame(uint8_t *payload, size_t size)
+static uint8_t read_line_frame(uint8_t *payload, size_t size)
 {
 	uint32_t len = 0;
 	uint8_t kind;
 
 	for (unsigned int i = 0; i < 4; i++)
-		len |= (uint32_t)hear_data() << (8 * i);
+		len |= (uint32_t)read_data() << (8 * i);
 	CHECK(len >= 1 && len - 1 <= size);
-	kind = hear_data();
+	kind = read_data();
 	for (uint32_t i = 1; i < len; i++)
-		payload[i - 1] = hear_data();
+		payload[i - 1] = read_data();
 	return kind;
 }
 
@@ -106,26 +106,26 @@ static void expect_hello(const char *nonce)
 	char word[64];
 
 	snprintf(word, sizeof(word), "O%s", nonce);
-	say_word(word);
-	hear_word(word);
-	CHECK(hear_frame(payload, sizeof(payload)) == REP_HELLO);
+	write_word(word);
+	expect_word(word);
+	CHECK(read_line_frame(payload, sizeof(payload)) == REP_HELLO);
 }
 
 static void ping(void)
 {
 	uint8_t payload[64];
 
-	say("\1\0\0\0\x0c", 5);
-	CHECK(hear_frame(payload, sizeof(payload)) == REP_OK);
+	write_line("\1\0\0\0\x0c", 5);
+	CHECK(read_line_frame(payload, sizeof(payload)) == REP_OK);
 }
 
-static void a_caller_is_greeted_by_init_behind_its_own_nonce(void)
+static void a_caller_gets_its_nonce_and_then_hello(void)
 {
 	expect_hello("first");
 	ping();
 }
 
-static void a_new_caller_is_heard_without_a_hang_up_of_the_one_before(void)
+static void a_new_caller_is_served_without_a_hang_up_of_the_one_before(void)
 {
 	expect_hello("second");
 	expect_hello("third");
@@ -134,28 +134,28 @@ static void a_new_caller_is_heard_without_a_hang_up_of_the_one_before(void)
 
 static void whatever_was_cut_off_does_not_hide_the_next_caller(void)
 {
-	static const char *const rests[] = {"\xc0", "\xc0O", "\xc0Ohalf", "\xdb", "\x40",
+	static const char *const leftovers[] = {"\xc0", "\xc0O", "\xc0Ohalf", "\xdb", "\x40",
 		"\x05\x01", "\xc0\xc0\xc0", "\xc0Zwhat is this\n", "\xc0\n"};
 
-	for (size_t i = 0; i < sizeof(rests) / sizeof(rests[0]); i++) {
-		say(rests[i], strlen(rests[i]));
+	for (size_t i = 0; i < sizeof(leftovers) / sizeof(leftovers[0]); i++) {
+		write_line(leftovers[i], strlen(leftovers[i]));
 		expect_hello("next");
 		ping();
 	}
 	for (unsigned int i = 0; i < 1000; i++)
-		say("\xc0too long for a word, and without its end", 40);
+		write_line("\xc0too long for a word, and without its end", 40);
 	expect_hello("last");
 	ping();
 }
 
-static void data_without_a_caller_goes_nowhere(void)
+static void data_without_a_caller_is_dropped(void)
 {
 	uint8_t payload[64];
 
-	say("\xff\xff\xff\xff", 4); /* too large a frame: init closes */
-	CHECK(hear_frame(payload, sizeof(payload)) == REP_ERROR);
-	hear_word("Elast");
-	say("\1\0\0\0\x0c", 5);
+	write_line("\xff\xff\xff\xff", 4); /* too large a frame: init closes */
+	CHECK(read_line_frame(payload, sizeof(payload)) == REP_ERROR);
+	expect_word("Elast");
+	write_line("\1\0\0\0\x0c", 5);
 	expect_hello("after");
 	ping();
 }
@@ -183,24 +183,23 @@ static void bytes_that_mean_something_to_the_line_arrive_as_they_are(void)
 		uint8_t byte = w.buf[i];
 
 		if (byte == LINE_FLAG)
-			say("\xdb\xdc", 2);
+			write_line("\xdb\xdc", 2);
 		else if (byte == LINE_ESCAPE)
-			say("\xdb\xdd", 2);
+			write_line("\xdb\xdd", 2);
 		else
-			say(&byte, 1);
+			write_line(&byte, 1);
 	}
-	CHECK(hear_frame(payload, sizeof(payload)) == REP_STARTED);
-	CHECK(hear_frame(payload, sizeof(payload)) == REP_OUTPUT);
+	CHECK(read_line_frame(payload, sizeof(payload)) == REP_STARTED);
+	CHECK(read_line_frame(payload, sizeof(payload)) == REP_OUTPUT);
 	CHECK(memcmp(payload + 8, "\xc0\xdb\xdc\xdd\n", 5) == 0);
-	CHECK(hear_frame(payload, sizeof(payload)) == REP_ENDED);
+	CHECK(read_line_frame(payload, sizeof(payload)) == REP_ENDED);
 }
 
-static void the_time_is_taken_for_this_caller_and_answered_by_its_name(void)
+static void the_time_is_answered_with_the_nonce_of_its_caller(void)
 {
-	say_word("Osixth");
-	say_word("R1700000000.5 00ff"); /* a relay that is no machine leaves the host's clock alone
-					 */
-	hear_word("Rsixth 0");
+	write_word("Osixth");
+	write_word("R1700000000.5 00ff"); /* a relay outside a machine does not set the clock */
+	expect_word("Rsixth 0");
 	CHECK(time(NULL) > 1700000001);
 }
 
@@ -228,7 +227,7 @@ static void a_relay_with_nothing_to_do_sleeps(void)
 	long before;
 
 	expect_hello("quiet");
-	/* It may not be done yet; one that never is wakes up in every such while. */
+	/* It may not be done yet; one that never sleeps wakes up within each 300 ms. */
 	do {
 		CHECK(clock_ms() < deadline);
 		before = relay_switches();
@@ -241,12 +240,12 @@ int main(int argc, char **argv)
 	CHECK(argc == 2);
 	init = start_init(argv[1]);
 	start_relay(argv[1]);
-	RUN_TEST(a_caller_is_greeted_by_init_behind_its_own_nonce);
-	RUN_TEST(a_new_caller_is_heard_without_a_hang_up_of_the_one_before);
+	RUN_TEST(a_caller_gets_its_nonce_and_then_hello);
+	RUN_TEST(a_new_caller_is_served_without_a_hang_up_of_the_one_before);
 	RUN_TEST(whatever_was_cut_off_does_not_hide_the_next_caller);
-	RUN_TEST(data_without_a_caller_goes_nowhere);
+	RUN_TEST(data_without_a_caller_is_dropped);
 	RUN_TEST(bytes_that_mean_something_to_the_line_arrive_as_they_are);
-	RUN_TEST(the_time_is_taken_for_this_caller_and_answered_by_its_name);
+	RUN_TEST(the_time_is_answered_with_the_nonce_of_its_caller);
 	RUN_TEST(a_relay_with_nothing_to_do_sleeps);
 	kill(relay, SIGKILL);
 	waitpid(relay, NULL, 0);

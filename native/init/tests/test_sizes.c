@@ -28,8 +28,8 @@ static void the_same_size_again_is_no_change(void)
 	CHECK(history.count == 1 && history.last_number == 1);
 }
 
-/* A viewer that was told the first must still notice the second. */
-static void a_change_without_output_in_between_takes_the_place_of_the_last(void)
+/* A viewer that was sent the first must still notice the second. */
+static void a_change_without_output_in_between_replaces_the_last(void)
 {
 	history = (struct size_history){0};
 	sizes_note(&history, 0, 24, 80);
@@ -40,7 +40,7 @@ static void a_change_without_output_in_between_takes_the_place_of_the_last(void)
 	CHECK(sizes_at(&history, 7, &next)->number == 3);
 }
 
-static void the_oldest_falls_off_and_the_next_one_stands_for_it(void)
+static void the_oldest_is_dropped_and_the_next_one_stands_for_it(void)
 {
 	history = (struct size_history){0};
 	for (unsigned int i = 0; i < SIZES_KEPT + 3; i++)
@@ -55,7 +55,7 @@ int main(void)
 {
 	RUN_TEST(the_size_in_force_is_found_at_every_offset);
 	RUN_TEST(the_same_size_again_is_no_change);
-	RUN_TEST(a_change_without_output_in_between_takes_the_place_of_the_last);
-	RUN_TEST(the_oldest_falls_off_and_the_next_one_stands_for_it);
+	RUN_TEST(a_change_without_output_in_between_replaces_the_last);
+	RUN_TEST(the_oldest_is_dropped_and_the_next_one_stands_for_it);
 	return 0;
 }

@@ -1,4 +1,4 @@
-/* init as a black box: what isolated jobs write, on its way, kept, and given back. */
+/* init as a black box: the output of isolated jobs: sent, kept, and forgotten. */
 #include "isolated_client.h"
 
 #define RING (1024 * 1024)
@@ -71,7 +71,7 @@ static void a_slow_follower_holds_both_streams_back(void)
 	close(slow.fd);
 }
 
-static void a_vanished_follower_can_come_back_and_loses_nothing(void)
+static void a_vanished_follower_can_reconnect_and_loses_nothing(void)
 {
 	struct result r = {0};
 	struct client follower;
@@ -87,7 +87,7 @@ static void a_vanished_follower_can_come_back_and_loses_nothing(void)
 	while (receive(&follower, &frame))
 		CHECK(follow_frame(&frame, &r));
 	close(follower.fd);
-	/* Its place is kept: the program cannot end meanwhile. */
+	/* Its position is kept: the program cannot end meanwhile. */
 	connect_client(&init, &c);
 	send_wait(&c, job);
 	CHECK(is_quiet(&c, 300));
@@ -100,8 +100,8 @@ static void a_vanished_follower_can_come_back_and_loses_nothing(void)
 	close(follower.fd);
 }
 
-/* Init gives it back in the turn after it has sent the end. */
-static void wait_until_given_back(uint32_t job)
+/* Init forgets the output in the turn after it has sent the end. */
+static void wait_until_forgotten(uint32_t job)
 {
 	int64_t deadline = clock_ms() + DEADLINE_MS;
 	struct listed l;
@@ -111,7 +111,7 @@ static void wait_until_given_back(uint32_t job)
 	while (l.kept_from != l.length || l.error_kept_from != l.error_length);
 }
 
-static void without_a_follower_the_oldest_of_both_streams_is_lost_by_name(void)
+static void without_a_follower_the_oldest_of_both_streams_is_reported_as_lost(void)
 {
 	uint32_t job = start_shell(&c, 0, "seq 400000; seq 300000 >&2");
 	struct end end = wait_for(&c, job);
@@ -126,10 +126,10 @@ static void without_a_follower_the_oldest_of_both_streams_is_lost_by_name(void)
 	CHECK(r.lost == 2688895 - RING && r.len == RING);
 	CHECK(r.error_lost == 1988895 - RING && r.error_len == RING);
 	free_result(&r);
-	wait_until_given_back(job);
+	wait_until_forgotten(job);
 }
 
-static void output_is_given_back_unless_it_is_to_be_kept(void)
+static void output_is_forgotten_unless_it_is_to_be_kept(void)
 {
 	size_t before = resident_kib();
 	struct result r = run_shell(&c, "seq 150000; echo e >&2");
@@ -139,7 +139,7 @@ static void output_is_given_back_unless_it_is_to_be_kept(void)
 
 	CHECK(r.len == 938895 && r.lost == 0 && r.error_len == 2);
 	free_result(&r);
-	wait_until_given_back(job);
+	wait_until_forgotten(job);
 	CHECK(resident_kib() < before + 300);
 	send_follow(&c, job, 0);
 	follow_to_the_end(&c, &r);
@@ -162,7 +162,7 @@ static void output_is_given_back_unless_it_is_to_be_kept(void)
 	CHECK(receive_outcome(&c) == ERR_MALFORMED);
 	send_follow_from(&c, job, 0, 3);
 	CHECK(receive_outcome(&c) == ERR_MALFORMED);
-	/* Newer jobs take its place at last. */
+	/* Newer jobs replace it in the end. */
 	for (unsigned int i = 0; i < 40; i++)
 		wait_for(&c, start_shell(&c, 0, "exit 0"));
 	CHECK(find_listed(&c, job, &l) && l.kept_from == 938895);
@@ -197,7 +197,7 @@ static void what_a_program_leaves_behind_neither_holds_it_up_nor_is_blocked(void
 	snprintf(script, sizeof(script), ": >%s/go-on", init.dir);
 	run_quietly(script);
 	wait_until_exists(marker);
-	/* One that never stops writing cannot hold up the end either. */
+	/* A process that never stops writing cannot hold up the end either. */
 	snprintf(script, sizeof(script),
 		"(: >%s; exec yes) & echo $!; until [ -e %s ]; do sleep 0.02; done; exit 9", marker,
 		marker);
@@ -212,7 +212,7 @@ static void what_a_program_leaves_behind_neither_holds_it_up_nor_is_blocked(void
 	}
 	free_result(&r);
 	run_quietly(script);
-	/* More pipes than are looked after: the oldest are closed, init goes on. */
+	/* More pipes than init keeps open: the oldest are closed, init continues. */
 	for (unsigned int i = 0; i < 80; i++)
 		run_quietly("sleep 1 & exit 0");
 }
@@ -223,9 +223,9 @@ int main(int argc, char **argv)
 	init = start_init(argv[1]);
 	connect_client(&init, &c);
 	RUN_TEST(a_slow_follower_holds_both_streams_back);
-	RUN_TEST(a_vanished_follower_can_come_back_and_loses_nothing);
-	RUN_TEST(without_a_follower_the_oldest_of_both_streams_is_lost_by_name);
-	RUN_TEST(output_is_given_back_unless_it_is_to_be_kept);
+	RUN_TEST(a_vanished_follower_can_reconnect_and_loses_nothing);
+	RUN_TEST(without_a_follower_the_oldest_of_both_streams_is_reported_as_lost);
+	RUN_TEST(output_is_forgotten_unless_it_is_to_be_kept);
 	RUN_TEST(what_a_program_leaves_behind_neither_holds_it_up_nor_is_blocked);
 	close(c.fd);
 	stop_init(&init);

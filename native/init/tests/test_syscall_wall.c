@@ -1,4 +1,4 @@
-/* The filter of system calls, on the real kernel: each child of ours is behind it. */
+/* The filter of system calls, on the real kernel: each check runs in a child behind it. */
 #include "../syscall_wall.h"
 
 #include "check.h"
@@ -20,7 +20,10 @@ struct call {
 	int error;
 };
 
-/* Makes the call behind the filter: how the child ended. It exits with the errno of the call. */
+/*
+ * Makes the call in a child behind the filter, which exits with the errno of
+ * the call. Returns its wait status.
+ */
 static int status_behind_filter(const struct call *call)
 {
 	int status;
@@ -108,7 +111,7 @@ static void what_is_not_on_the_list_is_refused(void)
 	CHECK_CALLS(calls);
 }
 
-static void what_is_newer_than_the_list_seems_missing(void)
+static void what_is_newer_than_the_list_gets_enosys(void)
 {
 	static const struct call calls[] = {
 		CALL(clone3, 0, ENOSYS),
@@ -149,7 +152,7 @@ int main(void)
 {
 	RUN_TEST(what_programs_need_reaches_the_kernel);
 	RUN_TEST(what_is_not_on_the_list_is_refused);
-	RUN_TEST(what_is_newer_than_the_list_seems_missing);
+	RUN_TEST(what_is_newer_than_the_list_gets_enosys);
 #ifdef __x86_64__
 	RUN_TEST(a_call_of_another_architecture_ends_the_process);
 #endif

@@ -1,4 +1,4 @@
-/* init as a black box: looking at a terminal, live and again. */
+/* init as a black box: showing a terminal, live and later. */
 #include "client.h"
 
 enum { PROMPT = 1, RUNNING = 2, TYPED = 3, DEAD = 4 };
@@ -15,10 +15,10 @@ struct view {
 	uint64_t resized_at;
 	uint16_t rows;
 	uint16_t cols;
-	/* As the last TERMINAL said. */
-	unsigned int told;
+	/* From the last TERMINAL. */
+	unsigned int reported;
 	uint8_t state;
-	uint16_t told_rows;
+	uint16_t reported_rows;
 	uint64_t stream_end;
 	uint32_t job;
 };
@@ -101,12 +101,12 @@ static uint8_t look(struct client *from, struct view *v)
 		read_str(body);
 		v->state = read_u8(body);
 		read_u32(body);
-		v->told_rows = read_u16(body);
+		v->reported_rows = read_u16(body);
 		read_u16(body);
 		read_u64(body);
 		v->stream_end = read_u64(body);
 		v->job = read_u32(body);
-		v->told++;
+		v->reported++;
 		CHECK(!body->bad && body->left == 0);
 	}
 	return kind;
@@ -178,7 +178,7 @@ static void typing_resizing_and_signals_go_through_the_same_connection(void)
 		put_u16(&w, 132);
 		request_send(&watcher, &w);
 	}
-	while (v.rows != 50 || v.told_rows != 50)
+	while (v.rows != 50 || v.reported_rows != 50)
 		CHECK(look(&watcher, &v) != REP_END);
 	{
 		uint8_t buf[128];
@@ -215,7 +215,7 @@ static void one_connection_watches_once_and_does_nothing_else_that_sends_output(
 	CHECK(receive_outcome(&watcher) == ERR_BUSY);
 	CHECK(start_run(&watcher, "main", 1, "true") == -ERR_BUSY);
 	CHECK(ask(&watcher, REQ_PING) == REP_OK);
-	/* One that has shut down its sending side still looks. */
+	/* A watcher that has shut down its sending side still watches. */
 	CHECK(shutdown(watcher.fd, SHUT_WR) == 0);
 	free_result(&r);
 	r = run(&c, "main", "echo to the half-closed");
@@ -223,7 +223,7 @@ static void one_connection_watches_once_and_does_nothing_else_that_sends_output(
 		CHECK(look(&watcher, &v) != REP_END);
 	free_result(&r);
 	close(watcher.fd);
-	/* A checkpoint sends watchers away. */
+	/* A checkpoint disconnects watchers. */
 	start_watch(&watcher, "main", UINT64_MAX, &v);
 	CHECK(ask(&c, REQ_QUIESCE) == REP_OK);
 	CHECK(!receive(&watcher, &frame));
@@ -263,7 +263,7 @@ static uint64_t stream_end(const char *name)
 	return v.stream_end;
 }
 
-static void sizes_are_told_at_their_place(void)
+static void sizes_are_sent_where_they_changed(void)
 {
 	struct client viewer;
 	struct view v = {0};
@@ -291,7 +291,7 @@ static void sizes_are_told_at_their_place(void)
 	close(viewer.fd);
 }
 
-static void of_many_sizes_the_last_sixteen_are_known(void)
+static void the_last_sixteen_sizes_are_known(void)
 {
 	struct client viewer;
 	struct view v = {0};
@@ -313,7 +313,7 @@ static void of_many_sizes_the_last_sixteen_are_known(void)
 }
 
 /* 6 MB are more than ring and sockets hold. */
-static void a_watcher_that_lags_slows_nobody_and_is_told_what_it_missed(void)
+static void a_watcher_that_lags_slows_nobody_and_gets_lost_for_what_it_missed(void)
 {
 	struct client lazy;
 	struct view v;
@@ -328,15 +328,15 @@ static void a_watcher_that_lags_slows_nobody_and_is_told_what_it_missed(void)
 	while (!strstr(v.tail, "the end\r\n"))
 		CHECK(look(&lazy, &v) != REP_END);
 	CHECK(v.lost > 3000000 && v.output + v.lost == 6288895 + 9 && v.rows == 31);
-	while (v.state != PROMPT || v.told_rows != 31)
+	while (v.state != PROMPT || v.reported_rows != 31)
 		CHECK(look(&lazy, &v) != REP_END);
 	CHECK(is_quiet(&lazy));
 	close(lazy.fd);
 	CHECK(resize(&c, "main", 24, 80) == 0);
 }
 
-/* The test before has left three sizes in what is lost by now. */
-static void a_gap_is_told_in_one_piece_behind_the_size_that_follows_it(void)
+/* The test before has left three sizes in output that is lost by now. */
+static void a_gap_is_reported_once_behind_the_size_that_follows_it(void)
 {
 	struct client viewer;
 	struct view v = {0};
@@ -388,10 +388,10 @@ int main(int argc, char **argv)
 	RUN_TEST(a_watcher_sees_output_before_the_prompt_that_follows_it);
 	RUN_TEST(typing_resizing_and_signals_go_through_the_same_connection);
 	RUN_TEST(one_connection_watches_once_and_does_nothing_else_that_sends_output);
-	RUN_TEST(sizes_are_told_at_their_place);
-	RUN_TEST(of_many_sizes_the_last_sixteen_are_known);
-	RUN_TEST(a_watcher_that_lags_slows_nobody_and_is_told_what_it_missed);
-	RUN_TEST(a_gap_is_told_in_one_piece_behind_the_size_that_follows_it);
+	RUN_TEST(sizes_are_sent_where_they_changed);
+	RUN_TEST(the_last_sixteen_sizes_are_known);
+	RUN_TEST(a_watcher_that_lags_slows_nobody_and_gets_lost_for_what_it_missed);
+	RUN_TEST(a_gap_is_reported_once_behind_the_size_that_follows_it);
 	RUN_TEST(a_watcher_stays_when_the_shell_ends_and_leaves_when_the_terminal_is_closed);
 	close(c.fd);
 	stop_init(&init);
