@@ -11,7 +11,7 @@ from support.waiting import DEADLINE_S, wait_until
 from waypoint import Branch, Session, Waypoint
 from waypoint.errors import DiskLimitReached
 from waypoint.model import Limits, Volume
-from waypoint.session.commands.disk_room import RAISED_BYTES_MAX
+from waypoint.session.commands.disk_space import RAISED_BYTES_MAX
 from waypoint.session.commands.exec import CommandResult
 
 LIMIT = 64 << 20

@@ -217,7 +217,7 @@ def test_any_name_may_be_above_it_that_criu_can_be_told(moved: Moved) -> None:
         branch.exec(f"cd {top}; mv r* q")
         moved.assert_apart(branch)
     session.exec(f"cd {top}; mv q r]:x")
-    with pytest.raises(EngineError, match="name that CRIU cannot be told"):
+    with pytest.raises(EngineError, match="name cannot be passed to CRIU"):
         session.snapshot()
     (fork,) = session.fork(session.snapshot(files_only=True))
     assert fork.exec(f"cat {top}/r*/ws/kept").output == "real\nsaved\nmain\n"

@@ -193,7 +193,7 @@ def test_a_foreign_file_in_the_pools_place_is_left_alone(state_dir: Path) -> Non
     image = state_dir / "pool.img"
     make_sparse_file(image, SIZE)
     make_btrfs(image, "someone-elses")
-    with pytest.raises(StoreError, match="not a pool of ours"):
+    with pytest.raises(StoreError, match="not a pool of Waypoint"):
         create_pool(state_dir, size_bytes=SIZE, progress=say_nothing)
     assert image.stat().st_size == SIZE
 

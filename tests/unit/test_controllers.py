@@ -136,7 +136,7 @@ def test_room_for_a_short_time_is_above_what_is_in_use(tmp_path: Path, version: 
     (tmp_path / limit).write_text("")
     for used, expected in ((10, "1100"), (5000, "5100")):
         (tmp_path / usage).write_text(str(used))
-        MemoryLimit(tmp_path, version).set_with_room(1000, 100)
+        MemoryLimit(tmp_path, version).set_with_reserve(1000, 100)
         assert (tmp_path / limit).read_text() == expected
 
 

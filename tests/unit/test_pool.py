@@ -76,7 +76,7 @@ def test_a_directory_pool_opens_and_tells_its_space(tmp_path: Path) -> None:
 
 def test_a_directory_pool_that_was_removed_is_not_made_up_again(tmp_path: Path) -> None:
     directory_pool(tmp_path).root.rmdir()
-    with pytest.raises(StoreError, match="is gone"):
+    with pytest.raises(StoreError, match="no longer exists"):
         open_pool(tmp_path)
 
 
@@ -87,7 +87,7 @@ def test_a_directory_pool_has_no_size_to_change(tmp_path: Path) -> None:
 
 def test_a_loop_pool_whose_file_is_gone_is_told_so(tmp_path: Path) -> None:
     write_record(Pool(state_dir=tmp_path, kind=PoolKind.LOOP, size_bytes=1 << 30))
-    with pytest.raises(StoreError, match=r"pool\.img is gone"):
+    with pytest.raises(StoreError, match=r"pool\.img no longer exists"):
         open_pool(tmp_path)
 
 

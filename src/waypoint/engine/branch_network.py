@@ -1,7 +1,7 @@
-"""The network of an incarnation: its namespace, and outside of it the NAT that leads out.
+"""The network of an incarnation: its namespace, and outside of it the NAT that connects it to the host's network.
 
-The NAT lives in a cgroup of its own beside the branch's: killing that ends it, and what may be reached through it is
-a property of that cgroup, in force before the NAT starts (:mod:`waypoint.kernel.network.egress`).
+The NAT has a cgroup of its own next to the branch's: killing that cgroup ends it, and what may be reached through it
+is a property of that cgroup, in force before the NAT starts (:mod:`waypoint.kernel.network.egress`).
 """
 
 import logging
@@ -22,9 +22,9 @@ __all__ = [
     "BranchNetwork",
     "egress_rules",
     "is_cut_off",
-    "mend_network",
     "network_made",
     "open_network",
+    "repair_network",
 ]
 
 log = logging.getLogger(__name__)
@@ -33,18 +33,18 @@ _DNS_PORT = 53
 
 
 class BranchNetwork:
-    """The network of a new incarnation, which is made while its files are."""
+    """The network of a new incarnation, which is made at the same time as its files."""
 
     def __init__(self, making: "Future[tuple[int, Nat | None]]") -> None:
         self._making = making
 
     @property
     def fd(self) -> int:
-        """The namespace, by descriptor."""
+        """A descriptor of the namespace."""
         return self._making.result()[0]
 
     def await_ready(self) -> None:
-        """Wait until all that leads out of it is there; processes that were restored must not run before."""
+        """Wait until the NAT, if there is one, is ready; restored processes must not run before."""
         nat = self._making.result()[1]
         if nat is not None:
             nat.await_ready()
@@ -52,7 +52,7 @@ class BranchNetwork:
 
 @contextmanager
 def network_made(platform: Platform, session: SessionRecord, incarnation: str) -> Iterator[BranchNetwork]:
-    """Make the network of a new incarnation, beside the block. It outlives the block if something runs in it.
+    """Make the network of a new incarnation while the block runs. It outlives the block if something runs in it.
 
     On failure parts may exist: the caller destroys the incarnation.
     """
@@ -77,12 +77,12 @@ def is_cut_off(platform: Platform, session: SessionRecord, branch: BranchRecord)
     )
 
 
-def mend_network(platform: Platform, session: SessionRecord, branch: BranchRecord) -> None:
-    """Start the NAT of a branch that is cut off again. The caller holds the branch's lock."""
+def repair_network(platform: Platform, session: SessionRecord, branch: BranchRecord) -> None:
+    """Start the NAT of a branch again if it has lost it. The caller holds the branch's lock."""
     if not is_cut_off(platform, session, branch):
         return
-    log.warning("the network of branch %s of session %s had died: started again", branch.name, session.id)
-    platform.network_cgroup(branch.incarnation).remove()  # with its rules; they are made anew
+    log.warning("the network of branch %s of session %s had died: starting it again", branch.name, session.id)
+    platform.network_cgroup(branch.incarnation).remove()  # with its rules; they are made again
     with (
         open_network(platform, branch) as fd,
         _nat(platform, session.settings.network, branch.incarnation, fd) as nat,
@@ -92,13 +92,13 @@ def mend_network(platform: Platform, session: SessionRecord, branch: BranchRecor
 
 @contextmanager
 def open_network(platform: Platform, branch: BranchRecord) -> Iterator[int]:
-    """The namespace of a running branch, by descriptor. Raises ProcessLookupError if its init is gone."""
+    """Open the network namespace of a running branch. Raises ProcessLookupError if its init has ended."""
     try:
         fd = os.open(f"/proc/{branch.init_pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError as error:
-        raise ProcessLookupError(f"init of branch {branch.name!r} is gone") from error
+        raise ProcessLookupError(f"init of branch {branch.name!r} has ended") from error
     try:
-        # Asked after it was opened: the number cannot have belonged to a stranger then.
+        # Checked after opening: if the pid is that of init now, it was so when the file was opened.
         if branch.init_pid not in platform.cgroup(branch.incarnation).members():
             raise ProcessLookupError(f"process {branch.init_pid} is not init of branch {branch.name!r}")
         yield fd
@@ -118,9 +118,9 @@ def _nat(platform: Platform, network: Network, incarnation: str, fd: int) -> Ite
 
 
 def egress_rules(network: Network, name_servers: Iterable[IPv4Address]) -> tuple[list[Rule], bool]:
-    """What may leave a session, and whether the rest may.
+    """The rules of what may leave a session, and whether all else may.
 
-    The host's loopback is never reached, but for its name servers; link-local addresses only if they themselves, and
+    The host's loopback is never reached, except its name servers; link-local addresses only if they themselves, and
     not a network around them, are allowed.
     """
     never = [Rule(net, None, permits=False) for net in LOOPBACK]

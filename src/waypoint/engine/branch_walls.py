@@ -1,4 +1,4 @@
-"""The walls of a session, as its settings ask for them: how its root is mounted, what the launcher is told.
+"""The walls of a session, as its settings ask for them: how its root is mounted, and the launcher's options.
 
 The launcher raises them once, for the first process of the first branch (``native/init/walls.c``); everything
 else inherits them, and CRIU saves and restores them with the processes. ``docs/security.md`` says what they stop.
@@ -15,13 +15,13 @@ from waypoint.model import Base, SessionRecord
 
 __all__ = ["launcher_options", "root_flags"]
 
-# What stays writable, besides /dev, with /dev/shm in it.
+# What stays writable, in addition to /dev, which contains /dev/shm.
 _OWN = ("/.waypoint", "/run")
 _OF_THE_BASE = ("/tmp", "/var/tmp")
 
 
 def root_flags(session: SessionRecord) -> int:
-    """Mount flags of everything that a branch of this session has as its files.
+    """The mount flags of all file systems that a branch of this session has from its base.
 
     The base may bring device nodes. Those that a branch may open are in /dev, which is a mount of its own.
     """
@@ -29,7 +29,7 @@ def root_flags(session: SessionRecord) -> int:
 
 
 def launcher_options(session: SessionRecord) -> tuple[str, ...]:
-    """What the launcher needs to know of them."""
+    """The launcher's options for the walls."""
     walls = session.settings.walls
     return (
         *(("--privileged",) if walls.privileged else ()),
@@ -50,16 +50,16 @@ def _read_only_options(session: SessionRecord) -> Iterator[str]:
 
 
 def _writable_paths(session: SessionRecord) -> list[str]:
-    """The outermost of them: what is above those is read-only, so programs cannot have put a link in its place.
+    """The outermost writable paths: what is above them is read-only, so programs cannot have put a link there.
 
     A link of the base is followed here, in the base; the launcher follows none.
     """
     work = () if session.workspace == "/" else (session.workspace,)
-    of_the_base = (_real(session.base, path) for path in outermost((*_OF_THE_BASE, *work)))
+    of_the_base = (_real_path(session.base, path) for path in outermost((*_OF_THE_BASE, *work)))
     return outermost((*_OWN, *of_the_base))
 
 
-def _real(base: Base, path: str) -> str:
+def _real_path(base: Base, path: str) -> str:
     with directory_root(base.path) as root:
         try:
             with root.found(path, follow=True) as found:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from waypoint.engine.extra_mounts import find_mount_points, keep_mount_points
+from waypoint.engine.extra_mounts import find_mount_points, save_mount_points
 from waypoint.engine.limits import BranchLimits
 from waypoint.engine.obstacles import find_obstacles
 from waypoint.engine.platform import Platform
@@ -32,7 +32,7 @@ _NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 def prepare(platform: Platform, branch: BranchRecord, checkpoint_id: str, timeline: Timeline) -> None:
-    """Make room for a checkpoint and write out what is dirty, while the branch and its clients go on."""
+    """Make the directory of a checkpoint and write out dirty data, while the branch and its clients keep running."""
     with timeline.step("prepare"):
         platform.layout.images(checkpoint_id).mkdir(parents=True)
     with timeline.step("flush"):
@@ -52,10 +52,10 @@ def save(
 ) -> int:
     """Write files and processes of ``branch`` as ``checkpoint_id``, which is prepared; return the images' size.
 
-    ``quiesce`` makes init let go of its clients. The locks in ``hold`` are kept by CRIU too, until it has
-    ended: if we die, nobody touches the branch before CRIU has let it go. When this returns or raises,
-    the branch runs; but with a ``freezer`` it does nothing after what was saved, until the caller lets it. On failure parts of the checkpoint may exist and typed input may still be kept aside: the
-    caller calls discard_checkpoint() and resume_input().
+    ``quiesce`` makes init drop its clients. CRIU holds the locks in ``hold`` too, until it has ended: if we
+    die, nobody touches the branch before CRIU has let it go. When this returns or raises, the branch runs; but
+    with a ``freezer`` it is frozen as it was saved, until the caller thaws it. On failure parts of the checkpoint
+    may exist and typed input may still be set aside: the caller calls discard_checkpoint() and resume_input().
     """
     layout = platform.layout
     images = layout.images(checkpoint_id)
@@ -67,7 +67,7 @@ def save(
     extra = find_mount_points(platform, branch)
 
     def make_ready() -> None:
-        # CRIU would save a mount as the branch's own that is not where it was told: with the files of this incarnation.
+        # A mount that is not where CRIU was told would be saved as the branch's own: with the files of this incarnation.
         if (shared, extra) != (
             find_shares(platform, branch.incarnation, branch.init_pid),
             find_mount_points(platform, branch),
@@ -78,7 +78,7 @@ def save(
 
     def finish() -> None:
         capture_files(platform, branch, checkpoint_id, limits, timeline)
-        limits.put_back()
+        limits.lower_after_criu()
         refill_terminals(branch.init_pid)
         if freezer is not None:
             freezer.begin()
@@ -111,7 +111,7 @@ def save(
         reason = f"{'; '.join(obstacles)} [{error.reason}]" if obstacles else error.reason
         raise DumpFailed(where, reason, error.log_file) from error
     finally:
-        limits.put_back()
+        limits.lower_after_criu()
     if freezer is not None:
         freezer.wait()
     if shared:
@@ -122,7 +122,7 @@ def save(
 
 @contextmanager
 def _network_stopped(platform: Platform, branch: BranchRecord, hold: Sequence[int]) -> Iterator[None]:
-    """What arrives from outside while CRIU reads a connection would make it fail."""
+    """Freeze the NAT: what arrives from outside while CRIU reads a connection would make CRIU fail."""
     cgroup = platform.network_cgroup(branch.incarnation)
     with Freezer(cgroup, hold) as freezer:
         if cgroup.is_populated():
@@ -140,7 +140,7 @@ def save_files(
     hold: Sequence[int],
     timeline: Timeline,
 ) -> None:
-    """Write the files of ``branch`` as ``checkpoint_id``, which is prepared. Its processes stand still meanwhile.
+    """Write the files of ``branch`` as ``checkpoint_id``, which is prepared. Its processes are frozen meanwhile.
 
     As with save(), the branch runs when this returns or raises, and also if we die.
     """
@@ -161,16 +161,16 @@ def capture_files(
     limits: BranchLimits,
     timeline: Timeline,
 ) -> None:
-    """Save the files of a branch none of whose processes runs now."""
+    """Save the files of a branch. No process of it may run now."""
     layout = platform.layout
     with timeline.step("files"):
         platform.layers.capture(layout.layer(branch.incarnation), layout.checkpoint_layer(checkpoint_id))
-    keep_mount_points(platform, branch, checkpoint_id)
-    limits.keep_room(checkpoint_id)
+    save_mount_points(platform, branch, checkpoint_id)
+    limits.save_space_left(checkpoint_id)
 
 
 def resume_input(branch: BranchRecord) -> None:
-    """Type again what a checkpoint that was cut off has taken out of the terminals. Done already is fine."""
+    """Type again the input that a checkpoint that was cut off took out of the terminals. Done already is fine."""
     try:
         refill_terminals(branch.init_pid)
     except ProcessLookupError:  # nobody is left to read it
@@ -186,10 +186,10 @@ def discard_checkpoint(platform: Platform, checkpoint_id: str) -> None:
 
 
 def _external(mount_point: str, key: str) -> str:
-    """How CRIU is told that the mount at ``mount_point`` is ours: it must not take it for one of the branch."""
-    if "]:" in mount_point:  # there CRIU would end the name
+    """CRIU's option for a mount at ``mount_point`` that is ours: it must not save it as one of the branch."""
+    if "]:" in mount_point:  # CRIU would take the name to end there
         raise EngineError(
-            f"{mount_point!a} is a mount of the host, below a directory with a name that CRIU cannot be told",
+            f"{mount_point!a} is a mount of the host, below a directory whose name cannot be passed to CRIU",
             hint="rename that directory in the session, and save it again",
         )
     return f"mnt[{mount_point}]:{key}"

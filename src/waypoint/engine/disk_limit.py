@@ -2,9 +2,9 @@
 
 The kernel keeps an account for each layer (:mod:`waypoint.kernel.storage.quota`), but of what *that incarnation* has
 written, wherever it is still held: a restored layer starts with an empty account, and what was deleted since a
-checkpoint stays on it. So the limit is kept as *room*: how much the account may still grow. A checkpoint carries the
-room that was left; a restore or fork goes on with it. Room is never too large. It is too small once
-something was deleted that a checkpoint holds: when little is left, the files are counted anew (:func:`count_anew`).
+checkpoint stays on it. So the limit is kept as the *space left*: how much the account may still grow. A checkpoint
+stores the space that was left; a restore or fork starts with it. The figure is never too large. It is too small once
+something was deleted that a checkpoint holds: when little is left, the files are counted (:func:`recount_space_left`).
 """
 
 import os
@@ -29,22 +29,22 @@ from waypoint.store.layout import Layout
 from waypoint.store.pool import PoolKind, open_pool
 
 __all__ = [
-    "count_anew",
-    "forget_count",
-    "give_room",
-    "keep_room",
+    "recount_space_left",
+    "remove_count_copy",
     "require_accounts",
-    "room_of",
-    "saved_room",
+    "save_space_left",
+    "saved_space_left",
+    "set_space_left",
+    "space_left",
 ]
 
 COUNT_TIMEOUT_S = 600.0
-COUNTED_BELOW = 0.25  # of the limit: with more room than that left, nobody needs to know it exactly
+COUNTED_BELOW = 0.25  # of the limit: while more than that is left, nobody needs to know it exactly
 BYTES_PER_FILE = 512  # what names and properties of a file take in the metadata, at least
 
 
 def require_accounts(layout: Layout) -> None:
-    """Let the pool keep accounts. Raises AbilityMissing where it cannot."""
+    """Make the pool keep accounts. Raises AbilityMissing if it cannot."""
     pool = open_pool(layout.state_dir)
     if pool.kind is PoolKind.DIRECTORY:
         raise AbilityMissing(
@@ -67,33 +67,33 @@ def require_accounts(layout: Layout) -> None:
     enable_simple_quotas(pool.root)
 
 
-def give_room(layer: Path, room: int) -> None:
-    """From now on the layer may take so much more."""
+def set_space_left(layer: Path, space: int) -> None:
+    """Let the layer take ``space`` more bytes than it has taken so far."""
     account = Account.of(layer)
-    account.set_maximum(account.taken() + room)
+    account.set_maximum(account.taken() + space)
 
 
-def room_of(layer: Path) -> int:
+def space_left(layer: Path) -> int:
     """How much more the layer, which has a limit, may take."""
     account = Account.of(layer)
     return max(0, (account.maximum() or 0) - account.taken())
 
 
-def keep_room(layout: Layout, checkpoint_id: str, room: int) -> None:
-    """Write down with a checkpoint what room was left."""
-    layout.checkpoint_room(checkpoint_id).write_text(str(room))
+def save_space_left(layout: Layout, checkpoint_id: str, space: int) -> None:
+    """Save with a checkpoint how much of the disk limit was left."""
+    layout.checkpoint_space_left(checkpoint_id).write_text(str(space))
 
 
-def saved_room(layout: Layout, checkpoint_id: str, limit: int, layer: Path) -> int:
-    """What room a branch has that starts from the checkpoint. Its processes, if any, are back, and stopped."""
-    room = min(limit, int(layout.checkpoint_room(checkpoint_id).read_text()))
-    if room > limit * COUNTED_BELOW:
-        return room
+def saved_space_left(layout: Layout, checkpoint_id: str, limit: int, layer: Path) -> int:
+    """The space left for a branch that starts from the checkpoint. Its processes, if any, are restored and stopped."""
+    space = min(limit, int(layout.checkpoint_space_left(checkpoint_id).read_text()))
+    if space > limit * COUNTED_BELOW:
+        return space
     unnamed = Account.of(layer).taken()  # nothing else was written yet: deleted files that are open
-    return max(room, limit - _size(layout.checkpoint_layer(checkpoint_id)) - unnamed)
+    return max(space, limit - _size(layout.checkpoint_layer(checkpoint_id)) - unnamed)
 
 
-def count_anew(
+def recount_space_left(
     layout: Layout,
     incarnation: str,
     limit: int,
@@ -102,12 +102,12 @@ def count_anew(
     hold: Sequence[int] = (),
     may_be_raised: bool = False,
 ) -> int:
-    """Give a live layer all the room that its files leave of the limit, or what it has if that is more; return it.
+    """Count a live layer's files and give it all the space that they leave of the limit; return the space left.
 
-    With ``may_be_raised`` what it has is not to be trusted. The caller holds the branch's lock, ``hold``. What is deleted
-    stays on the account until the file system commits that, and longer if it is open: counted neither there nor among
-    the files it would be given twice. So nothing of the branch runs while account and files are made to agree; the files
-    are then counted in a snapshot.
+    The layer keeps what it has if that is more; not with ``may_be_raised``, as its limit cannot be trusted then. The
+    caller holds the branch's lock, ``hold``. A deleted file stays on the account until the file system commits, and
+    longer if it is open: counted neither on the account nor among the files, its space would be given twice. So the
+    branch is frozen while the account is read and a snapshot made; the files are then counted in the snapshot.
     """
     layer, copy = layout.layer(incarnation), _copy_for_counting(layout, incarnation)
     account = Account.of(layer)
@@ -122,23 +122,23 @@ def count_anew(
             taken = account.taken()
             snapshot_subvolume(layer, copy, read_only=True)
             unnamed = _unnamed_bytes(layout.mount(incarnation), cgroup)
-        room = limit - _size(copy) - unnamed  # less than nothing if it was raised for a while and made use of
+        space = limit - _size(copy) - unnamed  # negative if the limit was raised and that was used
     finally:
         delete_subvolume(copy)
-    maximum = max(taken + room, 1 if may_be_raised else account.maximum() or 1)
+    maximum = max(taken + space, 1 if may_be_raised else account.maximum() or 1)
     account.set_maximum(maximum)
     return max(0, maximum - account.taken())
 
 
 def _unnamed_bytes(root: Path, cgroup: Cgroup) -> int:
-    """What files of a stopped branch take that are open or mapped, and that have no name any more."""
+    """The space of deleted files that a stopped branch still has open or mapped."""
     inside = f"{root}/"
     devices = {entry.device for entry in read_mounts() if f"{entry.path}/".startswith(inside)}
     return unnamed_bytes(cgroup.members() if cgroup.is_populated() else (), devices)
 
 
-def forget_count(layout: Layout, incarnation: str) -> None:
-    """Remove what a count that was cut off has left. Done already is fine."""
+def remove_count_copy(layout: Layout, incarnation: str) -> None:
+    """Remove the snapshot that a count left when it was cut off. Done already is fine."""
     copy = _copy_for_counting(layout, incarnation)
     if copy.exists():
         delete_subvolume(copy)
@@ -149,13 +149,13 @@ def _copy_for_counting(layout: Layout, incarnation: str) -> Path:
 
 
 def _size(layer: Path) -> int:
-    """What the files of a layer take: their content, and something for each in the metadata."""
+    """The space that the files of a layer take: their content, and some metadata for each."""
     parts = [layer / "upper", *layer.glob("mounts/*/upper")]
     return _total(parts, "--block-size=1") + BYTES_PER_FILE * _total(parts, "--inodes")
 
 
 def _total(parts: list[Path], unit: str) -> int:
-    # Not a walk of our own: it knows files with several names, and trees too deep for a path.
+    # du, not a walk of our own: it handles hard links, and trees too deep for a path.
     names = [os.fspath(part) for part in parts]
     counted = run_tool(("du", "--summarize", unit, "--", *names), timeout_s=COUNT_TIMEOUT_S)
     return sum(int(line.split("\t")[0]) for line in counted.stdout.splitlines())

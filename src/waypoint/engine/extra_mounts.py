@@ -1,7 +1,7 @@
-"""Other file systems of the host in a branch over its root: each has an overlay of its own, inside the branch's.
+"""Other file systems of the host, in a branch over the host's root: each gets an overlay of its own in the branch.
 
 Inside, programs may rename the directories above such a mount, and put links where they were. So a checkpoint asks the
-kernel where each mount is and keeps that; whoever brings it back mounts there, and follows no link.
+kernel where each mount is and saves that; a branch that starts from it gets them there, and no link is followed.
 """
 
 import errno
@@ -19,11 +19,11 @@ from waypoint.kernel.storage.mounts import mount_overlay, read_mounts
 from waypoint.kernel.syscalls import RESOLVE_NO_SYMLINKS
 from waypoint.model import BranchRecord, SessionRecord
 
-__all__ = ["add_mount_layers", "find_mount_points", "keep_mount_points", "mount_extra", "saved_mount_points"]
+__all__ = ["add_mount_layers", "find_mount_points", "mount_extra", "save_mount_points", "saved_mount_points"]
 
 
 def add_mount_layers(platform: Platform, session: SessionRecord, incarnation: str) -> None:
-    """Make room in the layer for the changes to the base's extra mounts."""
+    """Make the directories in the layer that hold the changes to the base's extra mounts."""
     for extra in session.base.extra_mounts:
         for part in ("upper", "work"):
             (_parts(platform, incarnation) / extra.key / part).mkdir(parents=True)
@@ -32,7 +32,7 @@ def add_mount_layers(platform: Platform, session: SessionRecord, incarnation: st
 def mount_extra(
     platform: Platform, session: SessionRecord, incarnation: str, root: Path, mount_points: Mapping[str, str]
 ) -> None:
-    """Mount each at its place in the branch's root, which the host has at ``root``. Raises EngineError."""
+    """Mount each extra mount in the branch's root, which the host has at ``root``. Raises EngineError."""
     if not mount_points:
         return
     with directory_root(root, "", resolve=RESOLVE_NO_SYMLINKS) as inside:
@@ -49,7 +49,7 @@ def find_mount_points(platform: Platform, branch: BranchRecord) -> dict[str, str
     if not directory.exists():
         return {}
     keys = "|".join(map(re.escape, os.listdir(directory)))
-    # By what the kernel says of the overlay: all else about a mount can be the same for another one.
+    # Recognised by the overlay's upper directory: all else about a mount can be the same for another one.
     upper = re.compile(rf"(?:^|,)upperdir=[^,]*/mounts/({keys})/upper(?:,|$)")
     return {
         found[1]: entry.path
@@ -58,8 +58,8 @@ def find_mount_points(platform: Platform, branch: BranchRecord) -> dict[str, str
     }
 
 
-def keep_mount_points(platform: Platform, branch: BranchRecord, checkpoint_id: str) -> None:
-    """Write down with a checkpoint where the extra mounts are. Nothing of the branch runs now."""
+def save_mount_points(platform: Platform, branch: BranchRecord, checkpoint_id: str) -> None:
+    """Save with a checkpoint where the extra mounts are. Nothing of the branch runs now."""
     if mount_points := find_mount_points(platform, branch):
         platform.layout.checkpoint_mounts(checkpoint_id).write_text(json.dumps(mount_points))
 
@@ -67,7 +67,7 @@ def keep_mount_points(platform: Platform, branch: BranchRecord, checkpoint_id: s
 def saved_mount_points(
     platform: Platform, session: SessionRecord, checkpoint_id: str | None
 ) -> dict[str, str]:
-    """Where the extra mounts of a branch belong that starts from the checkpoint; without one, as the host has them."""
+    """Where a branch that starts from the checkpoint has its extra mounts; without one, where the host has them."""
     mount_points = {extra.key: extra.path for extra in session.base.extra_mounts}
     if checkpoint_id is not None:
         kept = platform.layout.checkpoint_mounts(checkpoint_id)
@@ -82,7 +82,7 @@ def _open_mount_point(inside: Root, path: str, mount_point: str) -> int:
         reason = "a link is on the way there" if error.errno == errno.ELOOP else error.strerror
         raise EngineError(
             f"cannot mount what the host has at {path}: it belongs at {mount_point}, and {reason}",
-            hint="if the session has changed that path, use a checkpoint from before; else a base of its own (--base DIR)",
+            hint="if the session has changed that path, use an earlier checkpoint; else use a base of its own (--base DIR)",
         ) from error
 
 

@@ -1,7 +1,7 @@
-"""A program of the host that works in a session's work directory: save it with the files, bring it back.
+"""A host program that works in a session's work directory: save it with the files, restore it.
 
-It lives in the host's namespaces, so it comes back with the pids it had, which must be free, and there is never more than
-one of it. docs/checkpoints.md, "Manual mode", says what users may expect.
+It runs in the host's namespaces, so it is restored with the pids it had, which must be free, and there is never more
+than one of it. docs/checkpoints.md, "Manual mode", says what users may expect.
 """
 
 import errno
@@ -45,12 +45,12 @@ __all__ = [
 
 _OF_A_SESSION = re.compile(r"/waypoint-[0-9a-f]{8}\.")
 _BAD_SIZE = "has bad size"
-_COMPLETE = "inventory.img"  # the last that CRIU writes
+_COMPLETE = "inventory.img"  # the last file that CRIU writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A saved program: its first process, its name, its place among the host's cgroups, its terminals."""
+    """A saved program: its first process, its name, its cgroup on the host, its terminals."""
 
     pid: int
     name: str
@@ -84,7 +84,7 @@ def boot_id() -> str:
 
 
 def find_program(session: SessionRecord, pid: int) -> Process:
-    """The process with this pid, if it can be saved with the session's files. Else the reason why not is raised."""
+    """The process with this pid, if it can be saved with the session's files. Else raises the reason why not."""
     what = f"process {pid}"
     hint = "give the pid of a program that you started in the work directory"
     process = read_process(pid) if pid > 0 else None
@@ -96,10 +96,10 @@ def find_program(session: SessionRecord, pid: int) -> Process:
     if process.is_of_the_kernel:
         raise UsageError(f"{what} is a thread of the kernel", hint=hint)
     if str(pid) not in os.listdir("/proc"):  # a thread has a directory there, which is not listed
-        raise UsageError(f"{what} is only a thread of a process", hint="give the pid of that")
-    if pid in _ourselves():
+        raise UsageError(f"{what} is only a thread of a process", hint="give the pid of the process")
+    if pid in _self_and_ancestors():
         raise UsageError(
-            f"{what} is this very command, or what started it, and cannot be stopped meanwhile", hint=hint
+            f"{what} is this very command, or what started it, so this command cannot stop it", hint=hint
         )
     if _OF_A_SESSION.search(_cgroup_of(pid)):
         raise UsageError(
@@ -108,17 +108,17 @@ def find_program(session: SessionRecord, pid: int) -> Process:
     for kind in ("pid", "mnt", "user", "net"):
         if os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}"):
             raise UsageError(f"{what} has a {kind} namespace of its own, as in a container", hint=hint)
-    _require_in_work(session, process, what)
+    _require_in_work_directory(session, process, what)
     if process.session == 0:
-        # CRIU refuses it, because nobody could put the program back there.
+        # CRIU refuses it, because it could not restore the program into that session.
         raise UsageError(
-            f"{what} is in the session of its ancestors, whose leader cannot be seen from here",
+            f"{what} is in the process session (setsid) of its ancestors, whose leader cannot be seen from here",
             hint="start it in a session of its own: setsid COMMAND </dev/null >LOG 2>&1 &",
         )
     return process
 
 
-def _require_in_work(session: SessionRecord, process: Process, what: str) -> None:
+def _require_in_work_directory(session: SessionRecord, process: Process, what: str) -> None:
     work = session.settings.work_dir or ""
     where, device = os.readlink(f"/proc/{process.pid}/cwd"), os.stat(f"/proc/{process.pid}/cwd").st_dev
     if device == os.stat(work).st_dev and (where == work or where.startswith(f"{work}/")):
@@ -127,7 +127,7 @@ def _require_in_work(session: SessionRecord, process: Process, what: str) -> Non
     if all(entry.device != number for entry in read_mounts()):
         raise UsageError(
             f"{what} works in files that {work} does not show any more: 'main' was restored or resumed since",
-            hint="start it there anew",
+            hint="start it there again",
         )
     raise UsageError(
         f"{what} is not in the work directory {work}, but in {where}",
@@ -135,7 +135,7 @@ def _require_in_work(session: SessionRecord, process: Process, what: str) -> Non
     )
 
 
-def _ourselves() -> Iterator[int]:
+def _self_and_ancestors() -> Iterator[int]:
     pid = os.getpid()
     while pid > 0:
         yield pid
@@ -197,9 +197,9 @@ def read_program(path: Path) -> Program:
 def put_aside(
     platform: Platform, session: SessionRecord, incarnation: str, process: Process, hold: Sequence[int]
 ) -> bool:
-    """End a program by saving it, so that a restore that fails takes nothing away; whether that was possible.
+    """Save a program and end it, so that it can be brought back if the restore fails. Return whether it was saved.
 
-    If not, it runs on.
+    If not, it keeps running.
     """
     directory = platform.layout.program_aside(incarnation)
     (directory / "images").mkdir(parents=True)
@@ -223,17 +223,17 @@ def put_aside(
 
 
 def aside_program(platform: Platform, incarnation: str) -> tuple[Program, list[int], Path] | None:
-    """A program that was put aside, the pids it had, and its images. None if there is none, or not all of one."""
+    """A program that was put aside, the pids it had, and its images; None if none was saved completely."""
     directory = platform.layout.program_aside(incarnation)
     if not (directory / "images" / _COMPLETE).exists():
         return None
     images = directory / "images"
-    mend_foreign_terminals(images)  # whoever saved it may have been killed before that
+    mend_foreign_terminals(images)  # whoever saved it may have been killed before doing so
     return read_program(directory / "program.json"), read_pids(images), images
 
 
 def forget_aside(platform: Platform, incarnation: str) -> None:
-    """Done already is fine."""
+    """Remove what was saved of a program that was put aside. Done already is fine."""
     directory = platform.layout.program_aside(incarnation)
     if directory.exists():
         shutil.rmtree(directory)
@@ -247,9 +247,9 @@ def restore_program(
     incarnation: str,
     what: str,
 ) -> dict[int, int]:
-    """Bring a program back, in a cgroup of the incarnation; when each of its processes was started, by pid.
+    """Restore a program, in a cgroup of the incarnation; return when each of its processes was started, by pid.
 
-    Its pids are free. On failure parts of it may exist in that cgroup; ``what`` could not be restored then.
+    Its pids are free. On failure parts of it may exist in that cgroup; the error names ``what``.
     """
     cgroup = platform.program_cgroup(incarnation)
     cgroup.create()
@@ -270,13 +270,13 @@ def restore_program(
 
 
 def release_program(platform: Platform, program: Program, incarnation: str) -> None:
-    """Let a program that is back go from its cgroup to where it was before, or to ours. Done already is fine."""
+    """Move a restored program from its cgroup to the one it was in before, or to ours. Done already is fine."""
     cgroup = platform.program_cgroup(incarnation)
     if not cgroup.path.exists():
         return
     try:
         _move_all(cgroup, Path(program.cgroup))
-    except OSError:  # it is gone, or is no place for processes any more
+    except OSError:  # it was removed, or can no longer hold processes
         _move_all(cgroup, Path(_cgroup_of(os.getpid())))
     remove_group(cgroup.path)
 
@@ -296,7 +296,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _cgroup_of(pid: int) -> str:
-    """Its directory in the tree of version 2."""
+    """The directory of a process's cgroup in the tree of version 2; empty if it has none."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
     except OSError as error:

@@ -1,8 +1,8 @@
 """The parts of a live branch on the host: its layer, its mounts, its cgroup and that of its network.
 
 All of them are named by the *incarnation*, a random id, so two incarnations never share anything and a new
-one can be built beside the one it will replace. :func:`destroy` removes whatever of it exists; recovery
-needs to know nothing but the id.
+one can be built next to the one it will replace. :func:`destroy` removes whatever of it exists; recovery
+needs only the id.
 """
 
 import os
@@ -22,10 +22,10 @@ __all__ = ["destroy", "mount_root", "require_base"]
 
 
 def require_base(platform: Platform, session: SessionRecord) -> None:
-    """Raise BaseGone if the base is not there any more, BaseMountGone if a file system of it is not mounted.
+    """Raise BaseGone if the base no longer exists, BaseMountGone if a file system of it is not mounted.
 
-    A mount point would do as the lower directory of an overlay: files of the session would be missing, and nothing
-    would say so. So would a link that has taken the place of the base, which was without links: to other files.
+    An overlay would take the empty mount point as its lower directory: files of the session would be missing, and no
+    error would say so. It would also follow a link put where the base was, whose path had no links, to other files.
     """
     path = session.base.path
     is_in_place = platform.layout.is_stored_base(path) or os.path.realpath(path) == os.fspath(path)
@@ -41,7 +41,7 @@ def require_base(platform: Platform, session: SessionRecord) -> None:
 def mount_root(
     platform: Platform, session: SessionRecord, incarnation: str, mount_points: Mapping[str, str]
 ) -> Path:
-    """Mount the branch's root: base below, layer above; then each extra mount at its place inside it."""
+    """Mount the branch's root: base below, layer above; then each extra mount inside it."""
     layer = platform.layout.layer(incarnation)
     root = platform.layout.mount(incarnation)
     root.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def mount_root(
 
 
 def destroy(platform: Platform, incarnation: str) -> None:
-    """Kill its processes and remove its mounts and its layer. Done already, in part or whole, is fine."""
+    """Kill an incarnation's processes and remove its mounts and its layer. Done already, in part or whole, is fine."""
     platform.network_cgroup(incarnation).begin_kill()
     platform.cgroup(incarnation).remove()
     remove_limits(platform, incarnation)

@@ -10,7 +10,7 @@ from waypoint.engine.limits import BranchLimits
 from waypoint.engine.name_files import HOSTNAME, write_name_files
 from waypoint.engine.platform import Platform
 from waypoint.engine.shares import note_shares, shares_attached, shares_staged
-from waypoint.engine.skeleton import mend_skeleton, write_skeleton
+from waypoint.engine.skeleton import renew_skeleton, write_skeleton
 from waypoint.kernel.processes.launcher import start_branch
 from waypoint.log import Timeline
 from waypoint.model import CheckpointRecord, SessionRecord
@@ -35,14 +35,14 @@ def launch(
     require_base(platform, session)
     with timeline.step("files" if files_of else "layer"):
         if files_of is None:
-            numbers = layout.numbers if layout.is_stored_base(session.base.path) else None
+            numbers = layout.inode_numbers if layout.is_stored_base(session.base.path) else None
             platform.layers.create(layout.layer(incarnation), numbers)
             add_mount_layers(platform, session, incarnation)
             write_skeleton(platform, session, incarnation)
             write_name_files(platform, session, incarnation)
         else:
             platform.layers.materialize(layout.checkpoint_layer(files_of.id), layout.layer(incarnation))
-            mend_skeleton(platform, incarnation)
+            renew_skeleton(platform, incarnation)
     with timeline.step("mount"):
         mount_points = saved_mount_points(platform, session, None if files_of is None else files_of.id)
         root = mount_root(platform, session, incarnation, mount_points)

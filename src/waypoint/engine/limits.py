@@ -2,8 +2,8 @@
 
 Memory, processors and processes are limited through cgroups (:mod:`waypoint.kernel.cgroup.controllers`), the space in
 the pool through an account of the file system (:mod:`waypoint.engine.disk_limit`). A restore imposes them when everything
-is back and nothing runs yet: until then CRIU works inside the groups of the branch. While a branch is stopped
-for a checkpoint, what CRIU puts into it is not held against it.
+is restored and nothing runs yet: until then CRIU works inside the branch's cgroups. While a branch is stopped
+for a checkpoint, what CRIU adds to it does not count against its limits.
 """
 
 import logging
@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from waypoint.engine.disk_limit import (
-    count_anew,
-    forget_count,
-    give_room,
-    keep_room,
+    recount_space_left,
+    remove_count_copy,
     require_accounts,
-    saved_room,
+    save_space_left,
+    saved_space_left,
+    set_space_left,
 )
 from waypoint.engine.platform import Platform
 from waypoint.errors import AbilityMissing, UsageError
@@ -37,7 +37,7 @@ MIN_PIDS = 8  # init, a shell, and a small pipeline
 MAX_PIDS = 1 << 22  # the kernel's own maximum
 MIN_DISK_BYTES = 16 << 20  # below that, metadata of the file system would be most of it
 MAX_BYTES = 1 << 50
-ROOM_FOR_CRIU_BYTES = 16 << 20
+RESERVE_FOR_CRIU_BYTES = 16 << 20
 
 
 def check_limits(platform: Platform, limits: Limits) -> None:
@@ -46,7 +46,7 @@ def check_limits(platform: Platform, limits: Limits) -> None:
     _check("cpus", limits.cpus, MIN_CPUS, os.cpu_count() or 1, "{:g}".format)
     _check("pids", limits.pids, MIN_PIDS, MAX_PIDS, "{:.0f}".format)
     _check("disk", limits.disk_bytes, MIN_DISK_BYTES, MAX_BYTES, size_text)
-    for name in _needed(limits):
+    for name in _needed_controllers(limits):
         _controller(platform, name).enable()
     if limits.disk_bytes is not None:
         require_accounts(platform.layout)
@@ -61,7 +61,7 @@ def _check(name: str, value: float | None, least: float, most: float, text: Call
         )
 
 
-def _needed(limits: Limits) -> list[str]:
+def _needed_controllers(limits: Limits) -> list[str]:
     asked = {"memory": limits.memory_bytes, "cpu": limits.cpus, "pids": limits.pids}
     return [name for name, value in asked.items() if value is not None]
 
@@ -71,37 +71,37 @@ def _controller(platform: Platform, name: str) -> Controller:
         return platform.controllers[name]
     except KeyError:
         raise AbilityMissing(
-            f"this host has no cgroup controller {name!r}, without which it cannot keep that limit",
-            hint="a kernel and a container that have it; waypoint doctor shows which there are",
+            f"this host has no cgroup controller {name!r}, which that limit needs",
+            hint="use a kernel and a container that have it; waypoint doctor shows the controllers",
         ) from None
 
 
 class BranchLimits:
-    """The limits of one incarnation. Where there are none, nothing is done and nothing is looked at."""
+    """The limits of one incarnation. For a limit that is not set, nothing is done and nothing is read."""
 
     def __init__(self, platform: Platform, limits: Limits, incarnation: str) -> None:
         self._platform = platform
         self._limits = limits
         self._incarnation = incarnation
         self._layer = platform.layout.layer(incarnation)
-        self._raised_from: int | None = None  # the account's maximum
+        self._raised_from: int | None = None  # the account's maximum before
         self._is_raised = False
 
     def make_groups(self) -> list[Path]:
-        """Make the groups that its processes are to be born in; first the one that holds them all.
+        """Make the cgroups that its processes start in; the first one holds them all.
 
-        Its layer is there already. On failure parts may exist: remove_limits() takes them away.
+        Its layer exists already. On failure parts may exist: remove_limits() removes them.
         """
         own = self._platform.cgroup(self._incarnation)
         own.create()
         groups = [own.path]
-        for name in _needed(self._limits):
+        for name in _needed_controllers(self._limits):
             _controller(self._platform, name).enable()
             group = self._group(name)
-            if group not in groups:  # on a host with version 2 only they are all the same
+            if group not in groups:  # on a host with cgroup version 2 only, they are all the same
                 group.mkdir()
                 groups.append(group)
-        counted = self._counted()
+        counted = self._counted_limits()
         if counted:
             write_limits(str(self._platform.layout.state_dir), self._incarnation, counted)
         return groups
@@ -109,37 +109,37 @@ class BranchLimits:
     def impose(self, *, checkpoint: str | None = None) -> None:
         """Hold the branch to its limits, before any of its processes runs.
 
-        One that comes from a checkpoint has left of its disk limit what was left then.
+        A branch from a checkpoint has as much of its disk limit left as it had then.
         """
         if checkpoint is None:
             self._impose_memory()
         elif self._limits.memory_bytes is not None:
-            # CRIU counts in it, and the last steps of the processes to where they were need some memory too.
-            # One that is killed for that would let CRIU wait for it for ever.
-            self._memory().set_with_room(self._limits.memory_bytes, ROOM_FOR_CRIU_BYTES)
+            # CRIU's own memory counts here, and the processes need some for the last steps of their restore.
+            # If one were killed for that, CRIU would wait for it for ever.
+            self._memory().set_with_reserve(self._limits.memory_bytes, RESERVE_FOR_CRIU_BYTES)
         if self._limits.pids is not None:
             PidsLimit(self._group("pids")).set(self._limits.pids)
         if self._limits.disk_bytes is not None:
             self._impose_disk(self._limits.disk_bytes, checkpoint)
 
     def impose_last(self) -> None:
-        """When CRIU, which they would slow or stop, has left the groups."""
+        """Impose the limits that would slow or stop CRIU; call it when CRIU has left the groups."""
         self._impose_memory()
         if self._limits.cpus is not None:
             CpuLimit(self._group("cpu"), self._version("cpu")).set(self._limits.cpus)
 
     def raise_for_criu(self) -> None:
-        """While its processes are stopped: CRIU needs memory in them, and names deleted files in the layer."""
+        """Raise the limits while the processes are stopped: CRIU needs memory in them, and names deleted files."""
         if self._limits.disk_bytes is not None:
             account = Account.of(self._layer)
             self._raised_from = account.maximum() or 0
-            account.set_maximum(max(self._raised_from, account.taken()) + ROOM_FOR_CRIU_BYTES)
+            account.set_maximum(max(self._raised_from, account.taken()) + RESERVE_FOR_CRIU_BYTES)
         self._is_raised = True
         if self._limits.memory_bytes is not None:
-            self._memory().set_with_room(self._limits.memory_bytes, ROOM_FOR_CRIU_BYTES)
+            self._memory().set_with_reserve(self._limits.memory_bytes, RESERVE_FOR_CRIU_BYTES)
 
-    def put_back(self) -> None:
-        """As they were before they were raised; done already is fine."""
+    def lower_after_criu(self) -> None:
+        """Set the limits back to what they were before raise_for_criu(). Done already is fine."""
         if not self._is_raised:
             return
         self._is_raised = False
@@ -147,27 +147,29 @@ class BranchLimits:
             Account.of(self._layer).set_maximum(self._raised_from)
         self._impose_memory()
 
-    def keep_room(self, checkpoint: str) -> None:
-        """Write down with a checkpoint how much of the disk limit is left. The branch is stopped."""
+    def save_space_left(self, checkpoint: str) -> None:
+        """Save with a checkpoint how much of the disk limit is left. The branch is stopped."""
         if self._limits.disk_bytes is not None:
             account = Account.of(self._layer)
             maximum = self._raised_from if self._is_raised else account.maximum()
-            keep_room(self._platform.layout, checkpoint, max(0, (maximum or 0) - account.taken()))
+            save_space_left(self._platform.layout, checkpoint, max(0, (maximum or 0) - account.taken()))
 
     def impose_again(self) -> None:
-        """Whatever state a checkpoint that was cut off has left them in. The branch runs, its lock is held."""
+        """Impose them after a checkpoint that was cut off, whatever it left. The branch runs, and its lock is held."""
         self._impose_memory()
         if self._limits.disk_bytes is not None:
             limit, layout = self._limits.disk_bytes, self._platform.layout
             cgroup = self._platform.cgroup(self._incarnation)
-            count_anew(layout, self._incarnation, limit, cgroup, may_be_raised=True)
+            recount_space_left(layout, self._incarnation, limit, cgroup, may_be_raised=True)
 
     def _impose_disk(self, limit: int, checkpoint: str | None) -> None:
         if checkpoint is None:
-            # All that is on the account, not so much more: small files that wait to be written take less when they are.
+            # Of the whole account, not of its growth: small files that wait to be written take less once they are.
             Account.of(self._layer).set_maximum(limit)
         else:
-            give_room(self._layer, saved_room(self._platform.layout, checkpoint, limit, self._layer))
+            set_space_left(
+                self._layer, saved_space_left(self._platform.layout, checkpoint, limit, self._layer)
+            )
 
     def _impose_memory(self) -> None:
         limit = self._limits.memory_bytes
@@ -187,7 +189,7 @@ class BranchLimits:
     def _version(self, name: str) -> int:
         return _controller(self._platform, name).version
 
-    def _counted(self) -> list[CountedLimit]:
+    def _counted_limits(self) -> list[CountedLimit]:
         counted = []
         if self._limits.memory_bytes is not None:
             path, key = self._memory().kills
@@ -206,5 +208,5 @@ def remove_limits(platform: Platform, incarnation: str) -> None:
     own = platform.cgroup(incarnation).path
     for group in {controller.root / own.name for controller in platform.controllers.values()} - {own}:
         remove_group(group)
-    forget_count(platform.layout, incarnation)
+    remove_count_copy(platform.layout, incarnation)
     remove_record(str(platform.layout.state_dir), incarnation)

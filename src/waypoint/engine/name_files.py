@@ -1,6 +1,6 @@
-"""How programs inside find names: /etc/hosts and /etc/resolv.conf of a new branch.
+"""How programs inside look up names: /etc/hosts and /etc/resolv.conf of a new branch.
 
-Like the rest of what a branch finds (:mod:`waypoint.engine.skeleton`) they are written into the upper directory
+Like the rest of our files in a branch (:mod:`waypoint.engine.skeleton`) they are written into the upper directory
 of the overlay before that is mounted, so that no link of the base leads a write elsewhere.
 """
 
@@ -23,12 +23,12 @@ _HOSTNAME_ADDRESS = "127.0.1.1"
 _HOSTS_BYTES_MAX = 1 << 20
 _HOST_RESOLVER = Path("/etc/resolv.conf")
 _KEPT = ("search", "domain", "options")
-# Nothing listens there: a look-up fails at once instead of when its time is over.
+# Nothing listens there: a look-up fails at once instead of after its timeout.
 _NO_NAME_SERVER = "127.0.0.1"
 
 
 def write_name_files(platform: Platform, session: SessionRecord, incarnation: str) -> None:
-    """Let the branch know its own name, those it may reach, and whom to ask for others."""
+    """Write into a new branch its own name, those it may reach, and which server to ask for others."""
     network = session.settings.network
     hosts = hosts_file(_base_hosts(session.base), network)
     texts = {"hosts": hosts, "resolv.conf": resolver_file(network)}
@@ -42,14 +42,14 @@ def write_name_files(platform: Platform, session: SessionRecord, incarnation: st
 
 
 def hosts_file(of_base: str | None, network: Network) -> str | None:
-    """What /etc/hosts is to be; None if the base's own says all of it."""
+    """The text of /etc/hosts; None if the base's own has all of it."""
     known = {name for words in _lines(of_base or "") for name in words[1:]}
     added = [] if HOSTNAME in known else [f"{_HOSTNAME_ADDRESS} {HOSTNAME}"]
     added += [
         f"{address} {allowed.host}"
         for allowed in network.allowed or ()
         for address in allowed.addresses
-        if allowed.host not in allowed.addresses  # it was said by address
+        if allowed.host not in allowed.addresses  # else it was given as an address
     ]
     if not added and of_base is not None:
         return None
@@ -58,7 +58,7 @@ def hosts_file(of_base: str | None, network: Network) -> str | None:
 
 
 def resolver_file(network: Network, host: Path = _HOST_RESOLVER) -> str | None:
-    """What /etc/resolv.conf is to be; None where the base's own is as good as any other."""
+    """The text of /etc/resolv.conf; None where the base's own is as good as any other."""
     if network.mode is not NetworkMode.NAT:
         return None
     if network.allowed is not None:
@@ -68,7 +68,7 @@ def resolver_file(network: Network, host: Path = _HOST_RESOLVER) -> str | None:
 
 
 def host_name_servers(path: Path = _HOST_RESOLVER) -> Iterator[IPv4Address]:
-    """The name servers that the host asks for itself, and the NAT for its session."""
+    """The host's name servers, which the NAT asks for its session too."""
     for words in _lines(_text(path)):
         if words[0] == "nameserver" and len(words) > 1:
             try:
@@ -78,7 +78,7 @@ def host_name_servers(path: Path = _HOST_RESOLVER) -> Iterator[IPv4Address]:
 
 
 def _lines(text: str) -> Iterator[list[str]]:
-    """The words of each line that says something."""
+    """The words of each line that is not empty or a comment."""
     for line in text.splitlines():
         words = line.partition("#")[0].split()
         if words:
@@ -93,7 +93,7 @@ def _text(path: Path) -> str:
 
 
 def _base_hosts(base: Base) -> str | None:
-    """The base's own /etc/hosts, if it is a file that can be read; links lead nowhere but into the base."""
+    """The base's own /etc/hosts, if it is a file that can be read; links stay inside the base."""
     root = os.open(base.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         flags = os.O_RDONLY | os.O_NONBLOCK  # a FIFO must not hold us up
@@ -109,7 +109,7 @@ def _base_hosts(base: Base) -> str | None:
 
 
 def _upper_etc(base: Base, layer: Path) -> Path | None:
-    """The directory of the layer that is /etc; None if the base has something else than a directory there."""
+    """The directory of the layer that is /etc; None if the base has something other than a directory there."""
     mounted = next((extra for extra in base.extra_mounts if extra.path == "/etc"), None)
     if mounted is not None:
         return layer / "mounts" / mounted.key / "upper"

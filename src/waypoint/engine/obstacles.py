@@ -1,6 +1,6 @@
 """Find out what in a branch keeps CRIU from saving it.
 
-CRIU's log often names only the step that failed; the kernel tells which process has what CRIU cannot take.
+CRIU's log often names only the step that failed; /proc shows which process has something that CRIU cannot save.
 """
 
 import os
@@ -19,7 +19,7 @@ _DESCRIPTORS = (
 
 
 def find_obstacles(cgroup: Cgroup) -> list[str]:
-    """Which processes have something that cannot be saved, each in words; empty if none is known."""
+    """One sentence for each process that has something which cannot be saved; empty if none is known."""
     return [
         f"process {pid} ({name}) {obstacle}"
         for pid in cgroup.members()

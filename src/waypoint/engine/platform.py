@@ -19,7 +19,7 @@ __all__ = ["Platform", "cgroup_name", "cgroup_of"]
 
 
 def cgroup_name(layout: Layout, what: str) -> str:
-    """The name of a cgroup, which also tells to which state directory it belongs."""
+    """The name of a cgroup, which also shows the state directory it belongs to."""
     return f"waypoint-{hashlib.sha256(os.fsencode(layout.state_dir)).hexdigest()[:8]}.{what}"
 
 
@@ -44,13 +44,13 @@ class Platform:
 
     def network_cgroup(self, incarnation: str) -> Cgroup:
         """The cgroup of what runs outside an incarnation for its network."""
-        beside = self.cgroup(incarnation).path
-        return Cgroup(beside.with_name(f"{beside.name}.net"))
+        own = self.cgroup(incarnation).path
+        return Cgroup(own.with_name(f"{own.name}.net"))
 
     def program_cgroup(self, incarnation: str) -> Cgroup:
-        """The cgroup of a program of the host while a restore brings it back."""
-        beside = self.cgroup(incarnation).path
-        return Cgroup(beside.with_name(f"{beside.name}.program"))
+        """The cgroup of a host program while it is being restored."""
+        own = self.cgroup(incarnation).path
+        return Cgroup(own.with_name(f"{own.name}.program"))
 
     @contextmanager
     def criu_work(self, session_id: str, name: str) -> Iterator[Path]:

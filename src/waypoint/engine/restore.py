@@ -1,4 +1,4 @@
-"""Bring a checkpoint back to life as a new incarnation, beside whatever runs already."""
+"""Restore a checkpoint as a new incarnation, next to whatever runs already."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from waypoint.engine.extra_mounts import saved_mount_points
 from waypoint.engine.incarnation import mount_root, require_base
 from waypoint.engine.limits import BranchLimits
 from waypoint.engine.platform import Platform
-from waypoint.engine.shares import explain, note_shares, shares_staged
+from waypoint.engine.shares import note_shares, restore_hint, shares_staged
 from waypoint.errors import RestoreFailed
 from waypoint.kernel.criu.branch import restore_tree
 from waypoint.kernel.criu.images import bound_ports
@@ -78,14 +78,14 @@ def restore_checkpoint(
             reason = error.reason
             if session.settings.network.mode is NetworkMode.HOST:
                 reason = _with_ports_taken(layout.images(checkpoint.id), reason)
-            hint = explain(session, error.reason)
+            hint = restore_hint(session, error.reason)
             raise RestoreFailed(checkpoint.name, reason, error.log_file, hint=hint) from error
 
 
 def _with_ports_taken(images: Path, reason: str) -> str:
-    """CRIU tells that a port is taken, but not which; where branches share the host's ports that is likely."""
+    """Name the ports that are taken: CRIU does not say which, and where branches share the host's that is likely."""
     taken = sorted(bound_ports(images) & taken_ports(os.getpid()))
     if not taken:
         return reason
     ports = f"port {taken[0]}" if len(taken) == 1 else f"ports {', '.join(map(str, taken))}"
-    return f"{ports} of the host, which --net host shares, is taken: end what listens there first [{reason}]"
+    return f"something else has {ports} of the host, which --net host shares: end it first [{reason}]"

@@ -1,12 +1,12 @@
-"""What a branch shares with the host and no checkpoint holds: volumes and secrets.
+"""What a branch shares with the host and no checkpoint contains: volumes and secrets.
 
 For a launch or a restore each is mounted on the host with all its attributes, in a directory of the
 incarnation. From there a copy of the mount goes into the branch: at a launch by us, at a restore by CRIU,
-to which it is *external*. Then the mounts on the host go again: only the branch has them, and the host's
+to which it is *external*. Then the mounts on the host are removed: only the branch has them, and the host's
 view of its root does not show them.
 
 Inside, programs may rename the directories above a mount point. So the kernel's numbers of the mounts are
-noted while nothing runs in the branch yet, and a checkpoint asks where they are now.
+written down while nothing runs in the branch yet, and a checkpoint asks where they are now.
 """
 
 import json
@@ -42,12 +42,12 @@ from waypoint.model import Secret, SessionRecord, Volume
 __all__ = [
     "SECRETS",
     "Share",
-    "explain",
     "find_shares",
     "is_reserved",
     "note_shares",
     "read_secret",
     "remove_shares",
+    "restore_hint",
     "shares_attached",
     "shares_staged",
 ]
@@ -63,7 +63,7 @@ _HARDENED = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Something of the host for ``path`` in a branch, mounted at ``staged``. CRIU knows it as ``key``."""
+    """A volume, or all secrets, for ``path`` in a branch; the host has it at ``staged``, CRIU calls it ``key``."""
 
     key: str
     path: str
@@ -79,9 +79,9 @@ def is_reserved(path: str) -> bool:
 def shares_staged(
     platform: Platform, session: SessionRecord, incarnation: str, timeline: Timeline
 ) -> Iterator[Sequence[Share]]:
-    """Volumes and secrets, mounted on the host for the length of the block.
+    """Mount volumes and secrets on the host for the length of the block.
 
-    Raises ShareUnavailable for one that is gone. If the block is cut off, remove_shares() takes them away.
+    Raises ShareUnavailable for one that cannot be shared. If the block is cut off, remove_shares() unmounts them.
     """
     settings, directory = session.settings, platform.layout.shared(incarnation)
     keys = [(f"volume-{number}", volume.path) for number, volume in enumerate(settings.volumes)]
@@ -106,9 +106,9 @@ def shares_staged(
 
 @contextmanager
 def shares_attached(shares: Sequence[Share], root: Path) -> Iterator[None]:
-    """For the length of the block the root of a new branch, as the host has it mounted, shows the shares.
+    """Mount the shares, for the length of the block, in the root of a new branch, as the host has that mounted.
 
-    Whoever enters a mount namespace of its own in the block keeps them.
+    A process that enters a mount namespace of its own in the block keeps them.
     """
     with ExitStack() as stack:
         inside = stack.enter_context(directory_root(root, ""))
@@ -119,7 +119,7 @@ def shares_attached(shares: Sequence[Share], root: Path) -> Iterator[None]:
 
 
 def note_shares(platform: Platform, incarnation: str, shares: Sequence[Share], init_pid: int) -> None:
-    """Keep in mind which mounts of a branch are which shares. Nothing may run in it yet."""
+    """Write down which mounts of a branch are which shares. Nothing may run in it yet."""
     if not shares:
         return
     ours = {entry.path: entry for entry in read_mounts()}
@@ -129,7 +129,7 @@ def note_shares(platform: Platform, incarnation: str, shares: Sequence[Share], i
         staged = ours[os.fspath(share.staged)]
         same = [entry for entry in theirs if _shows_same(entry, staged) and entry.id not in noted.values()]
         if same:  # else programs without walls have unmounted it
-            # Several that show the same in the same way: if it has been moved, any of them is as good.
+            # Several may show the same in the same way: take the one at its path; if that was moved, any other will do.
             noted[share.key] = max(same, key=lambda entry: entry.path == share.path).id
     (platform.layout.shared(incarnation) / _NOTE).write_text(json.dumps(noted))
 
@@ -145,7 +145,7 @@ def find_shares(platform: Platform, incarnation: str, init_pid: int) -> dict[str
 
 
 def remove_shares(platform: Platform, incarnation: str) -> None:
-    """Unmount all that was mounted for an incarnation on the host; nothing there is fine."""
+    """Unmount all that is left on the host of the shares of an incarnation. Done already is fine."""
     directory = platform.layout.shared(incarnation)
     if directory.exists():
         for mount_point in directory.iterdir():
@@ -153,17 +153,17 @@ def remove_shares(platform: Platform, incarnation: str) -> None:
         directory.rmdir()
 
 
-def explain(session: SessionRecord, reason: str) -> str:
-    """What a complaint of CRIU at a restore has to do with what is shared, as a hint; empty if nothing."""
+def restore_hint(session: SessionRecord, reason: str) -> str:
+    """A hint for a restore that CRIU refused because of a volume; empty if it had another reason."""
     settings = session.settings
     if settings.volumes and "lock!" in reason:
-        return "a saved process holds a lock on a file of a volume, and it is taken: end who holds it now"
+        return "a saved process held a lock on a file of a volume, and another one holds it now: end that one"
     for volume in settings.volumes:
         # CRIU leaves the first slash out.
         if re.search(rf" {re.escape(volume.path.lstrip('/'))}(/| |:|$)", reason):
             return (
-                f"{volume.path} is the volume {volume.source} and in no checkpoint: files on it that are open"
-                " must be there, and those that are mapped unchanged"
+                f"{volume.path} is the volume {volume.source} and in no checkpoint: files that were open on it"
+                " must exist, and those that were mapped must be unchanged"
             )
     return ""
 
@@ -173,23 +173,23 @@ def read_secret(secret: Secret) -> bytes:
     try:
         fd = os.open(secret.source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise ShareUnavailable(_of_secret(secret), str(error.strerror)) from error
+        raise ShareUnavailable(_secret_label(secret), str(error.strerror)) from error
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ShareUnavailable(_of_secret(secret), "it is not a regular file")
+            raise ShareUnavailable(_secret_label(secret), "it is not a regular file")
         content = b""
         while len(content) <= SECRET_BYTES_MAX and (chunk := os.read(fd, SECRET_BYTES_MAX + 1)):
             content += chunk
     finally:
         os.close(fd)
     if len(content) > SECRET_BYTES_MAX:
-        raise ShareUnavailable(_of_secret(secret), f"it has more than {SECRET_BYTES_MAX} bytes")
+        raise ShareUnavailable(_secret_label(secret), f"it has more than {SECRET_BYTES_MAX} bytes")
     return content
 
 
 def _remove(mount_point: Path) -> None:
     detach_all(mount_point)
-    # Only an empty directory or a file of ours: should a mount be left, the kernel refuses.
+    # Only an empty directory or a file of ours: if it is still mounted, the kernel refuses.
     if mount_point.is_dir():
         mount_point.rmdir()
     else:
@@ -198,7 +198,7 @@ def _remove(mount_point: Path) -> None:
 
 def _stage_volume(volume: Volume, mount_point: Path) -> None:
     try:
-        # The path was without links when the session was made. One that has come since may lead anywhere.
+        # The path had no links when the session was created. A link that was made since may lead anywhere.
         with closing(openat2(-1, volume.source, os.O_PATH, RESOLVE_NO_SYMLINKS)) as found:
             copy = clone_mount(found)
     except OSError as error:
@@ -211,7 +211,7 @@ def _stage_volume(volume: Volume, mount_point: Path) -> None:
         set_mount_attributes(copy, _HARDENED | (MOUNT_ATTR_RDONLY if volume.read_only else 0))
         with closing(os.open(mount_point, os.O_PATH | os.O_CLOEXEC)) as target:
             move_mount(copy, target)
-        set_mount_attributes(copy, 0)  # below a mount that is shared with others it has become so too
+        set_mount_attributes(copy, 0)  # private again: moved below a shared mount, it has become shared too
 
 
 def _stage_secrets(secrets: tuple[Secret, ...], mount_point: Path) -> None:
@@ -249,7 +249,7 @@ def _attached(share: Share, inside: Root, root: Path, taken: list[str]) -> Itera
 
 
 def _open_mount_point(share: Share, inside: Root, root: Path, taken: list[str], *, is_directory: bool) -> int:
-    """What is at the share's path, made if it is missing. ``taken`` is where the shares before it really are."""
+    """Open what is at the share's path, made if it is missing. ``taken`` are the real paths of the shares before it."""
     parts = share.path.split("/")[1:]
     at = inside.open("/", os.O_PATH)
     try:
@@ -259,11 +259,11 @@ def _open_mount_point(share: Share, inside: Root, root: Path, taken: list[str], 
                 try:
                     below = inside.open(path, os.O_PATH)
                 except FileNotFoundError:
-                    _make(at, name, share, _real(at, root), taken, is_directory or count < len(parts))
+                    _make(at, name, share, _real_path(at, root), taken, is_directory or count < len(parts))
                     below = inside.open(path, os.O_PATH)
             at, above = below, at
             os.close(above)
-        real = _real(at, root)
+        real = _real_path(at, root)
         if is_reserved(real) or real in taken:
             raise ShareUnavailable(
                 share.path, f"it leads to {real}, where nothing can be mounted", hint=_ELSEWHERE
@@ -271,7 +271,7 @@ def _open_mount_point(share: Share, inside: Root, root: Path, taken: list[str], 
         if stat.S_ISDIR(os.fstat(at).st_mode) != is_directory:
             there, shared = ("a file", "a directory") if is_directory else ("a directory", "a file")
             raise ShareUnavailable(
-                share.path, f"it is {there} in the base, and {shared} is to be mounted", hint=_ELSEWHERE
+                share.path, f"it is {there} in the base, but {shared} is to be mounted", hint=_ELSEWHERE
             )
         taken.append(real)
         return at
@@ -298,8 +298,8 @@ def _make(at: int, name: str, share: Share, where: str, taken: list[str], is_dir
         os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=at))
 
 
-def _real(fd: int, root: Path) -> str:
-    """The path in the branch of what a descriptor stands for, without links."""
+def _real_path(fd: int, root: Path) -> str:
+    """The path in the branch, without links, of what a descriptor refers to."""
     return os.readlink(f"/proc/self/fd/{fd}").removeprefix(os.fspath(root)) or "/"
 
 
@@ -307,5 +307,5 @@ def _shows_same(one: MountEntry, other: MountEntry) -> bool:
     return (one.device, one.root, one.is_read_only) == (other.device, other.root, other.is_read_only)
 
 
-def _of_secret(secret: Secret) -> str:
+def _secret_label(secret: Secret) -> str:
     return f"secret {secret.name}={secret.source}"

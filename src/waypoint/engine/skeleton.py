@@ -1,4 +1,4 @@
-"""What a new branch finds on its root that the base does not have: /dev, /run, our init.
+"""What we add to the root of a new branch: /dev, /run, our init.
 
 It is written straight into the upper directory of the overlay before that is mounted. There everything is
 ours, so no link in an untrusted base can lead a write elsewhere. Directories marked opaque hide what the
@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from waypoint.engine.platform import Platform
-from waypoint.engine.whiteouts import hide_paths, take_after
+from waypoint.engine.whiteouts import copy_owner_and_mode, hide_paths
 from waypoint.kernel.processes.programs import run_tool
 from waypoint.model import SessionRecord
 from waypoint.store.layout import new_id
 
-__all__ = ["make_devices", "mend_skeleton", "write_skeleton"]
+__all__ = ["make_devices", "renew_skeleton", "write_skeleton"]
 
 _DEVICES = (
     ("null", 1, 3),
@@ -43,7 +43,7 @@ REMOVE_TIMEOUT_S = 600.0
 def write_skeleton(platform: Platform, session: SessionRecord, incarnation: str) -> None:
     """Fill the empty upper directory of a new branch."""
     upper = platform.layout.layer(incarnation) / "upper"
-    take_after(session.base.path, upper)
+    copy_owner_and_mode(session.base.path, upper)
     for name in ("proc", "sys"):
         _mkdir(upper / name, 0o555)
     make_devices(_mkdir(upper / "dev", 0o755, opaque=True))
@@ -54,10 +54,10 @@ def write_skeleton(platform: Platform, session: SessionRecord, incarnation: str)
     hide_paths((state_dir, *session.settings.hidden), session.base, upper)
 
 
-def mend_skeleton(platform: Platform, incarnation: str) -> None:
-    """Make saved files ready for a fresh start of our init: what its last life left is of no use, or changed.
+def renew_skeleton(platform: Platform, incarnation: str) -> None:
+    """Prepare saved files for a new start of our init: what its last run left is of no use, or was changed.
 
-    Programs inside had these files to themselves, so nothing in them is followed.
+    Programs inside could do with these files what they liked, so no link in them is followed.
     """
     upper = platform.layout.layer(incarnation) / "upper"
     # A tree of any depth may be there by now.
@@ -70,7 +70,7 @@ def mend_skeleton(platform: Platform, incarnation: str) -> None:
 
 def _write_control(platform: Platform, upper: Path) -> None:
     control = _mkdir(upper / ".waypoint", 0o755)
-    _place_init(platform, control / "init")
+    _copy_init(platform, control / "init")
     os.symlink("../init", _mkdir(control / "bin", 0o755) / "waypoint-here")
 
 
@@ -89,7 +89,7 @@ def _make_nodes(dev: Path, devices: Iterable[tuple[str, int, int]]) -> None:
         os.chmod(dev / name, 0o666)  # mknod's mode went through the umask
 
 
-def _place_init(platform: Platform, target: Path) -> None:
+def _copy_init(platform: Platform, target: Path) -> None:
     """Copy our init into the branch, sharing its blocks: an upgrade must not change a running branch."""
     digest = hashlib.sha256(platform.criu.launcher.read_bytes()).hexdigest()[:16]
     copy = platform.layout.init_copy(digest)
@@ -99,7 +99,7 @@ def _place_init(platform: Platform, target: Path) -> None:
         with open(platform.criu.launcher, "rb") as source, open(draft, "wb") as out:
             shutil.copyfileobj(source, out)
             out.flush()
-            os.fsync(out.fileno())  # every later session takes this copy for whole
+            os.fsync(out.fileno())  # every later session takes this copy to be complete
         os.rename(draft, copy)
     with open(copy, "rb") as source, open(target, "wb") as out:
         try:

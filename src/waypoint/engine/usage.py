@@ -1,9 +1,9 @@
-"""What a branch uses now of what it is limited in, as the kernel counts it."""
+"""How much of its limits a branch uses now, as the kernel counts it."""
 
 import errno
 from pathlib import Path
 
-from waypoint.engine.disk_limit import room_of
+from waypoint.engine.disk_limit import space_left
 from waypoint.engine.platform import Platform
 from waypoint.kernel.cgroup.controllers import CpuLimit, MemoryLimit, PidsLimit
 from waypoint.model import Limits
@@ -12,7 +12,7 @@ __all__ = ["branch_usage"]
 
 
 def branch_usage(platform: Platform, limits: Limits, incarnation: str) -> dict[str, float]:
-    """Figures by name: its processor time, and for each limit what is used of it; none if it does not run."""
+    """Figures by name: its processor time, and for each limit what is used of it; empty if it does not run."""
     if not platform.cgroup(incarnation).is_populated():
         return {}
     try:
@@ -33,20 +33,20 @@ def _usage(platform: Platform, limits: Limits, incarnation: str) -> dict[str, fl
     if limits.memory_bytes is not None:
         memory = MemoryLimit(group("memory"), platform.controllers["memory"].version)
         usage["memory_bytes"] = memory.usage()
-        usage["memory_kills"] = _counted(memory.kills)
+        usage["memory_kills"] = _read_counter(memory.kills)
     if limits.cpus is not None:
         cpu = CpuLimit(group("cpu"), platform.controllers["cpu"].version)
         usage["cpu_throttled_s"] = cpu.throttled_s()
     if limits.pids is not None:
         pids = PidsLimit(group("pids"))
         usage["pids"] = pids.usage()
-        usage["pids_refused"] = _counted(pids.refusals)
+        usage["pids_refused"] = _read_counter(pids.refusals)
     if limits.disk_bytes is not None:
-        usage["disk_bytes"] = limits.disk_bytes - room_of(platform.layout.layer(incarnation))
+        usage["disk_bytes"] = limits.disk_bytes - space_left(platform.layout.layer(incarnation))
     return usage
 
 
-def _counted(counter: tuple[Path, str]) -> int:
+def _read_counter(counter: tuple[Path, str]) -> int:
     file, key = counter
     return _figures(file)[key]
 

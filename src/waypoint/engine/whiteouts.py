@@ -1,8 +1,8 @@
-"""Keep paths of the base from being seen in a branch: marks in the upper layer, where nothing inside reaches them.
+"""Hide paths of the base from a branch, by marks in the upper layer, which nothing inside can reach.
 
 A directory becomes an empty one (*opaque*: the overlay does not look below it), all else a *whiteout*, as if
-it had been deleted. Programs may make their own there. A few files are needed for more than what is secret in
-them; of those the branch gets a copy without that.
+it had been deleted. Programs may make their own there. A few files are needed for more than the secrets in
+them; of those the branch gets a copy without the secrets.
 
 The marks are part of the layer, hence of every checkpoint and fork.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from waypoint.model import Base
 
-__all__ = ["hide_paths", "outermost", "take_after"]
+__all__ = ["copy_owner_and_mode", "hide_paths", "outermost"]
 
 CENSORED_BYTES_MAX = 1 << 20
 
@@ -23,14 +23,14 @@ _NPM_SECRET = re.compile(rb"\s*([^=]*(_auth|_authtoken|_password)\s*=|[^=]*=[^=]
 
 
 def hide_paths(paths: Iterable[str], base: Base, upper: Path) -> None:
-    """Hide what the base has at ``paths``, which are without links; also what it may have there later."""
+    """Hide what the base has at ``paths``, now and later. The paths have no links."""
     made: dict[str, str | None] = {os.fspath(base.path): os.fspath(upper)}
     for extra in base.extra_mounts:
         made[extra.path] = os.fspath(upper.parent / "mounts" / extra.key / "upper")
     for path in outermost(paths):
         if not Path(path).is_relative_to(base.path):
             continue
-        at = _make_like(os.path.dirname(path), made)
+        at = _mirror_directory(os.path.dirname(path), made)
         if at is not None:
             _cover(path, os.path.join(at, os.path.basename(path)))
 
@@ -44,26 +44,26 @@ def outermost(paths: Iterable[str]) -> list[str]:
     return kept
 
 
-def take_after(source: str | Path, target: str | Path) -> None:
-    """Give what was made in the upper layer the owner and mode of what it covers."""
+def copy_owner_and_mode(source: str | Path, target: str | Path) -> None:
+    """Give ``target``, made in the upper layer, the owner and mode of ``source``, which it covers."""
     facts = os.stat(source)
     os.chown(target, facts.st_uid, facts.st_gid)
     os.chmod(target, stat.S_IMODE(facts.st_mode))
 
 
-def _make_like(directory: str, made: dict[str, str | None]) -> str | None:
-    """Make a directory of the base in the upper layer. None if the base does not have it any more.
+def _mirror_directory(directory: str, made: dict[str, str | None]) -> str | None:
+    """Make a directory of the base in the upper layer; return its path, or None if the base no longer has it.
 
-    ``made`` is where each one is that exists there already.
+    ``made`` remembers the answers.
     """
     if directory not in made:
-        parent = _make_like(os.path.dirname(directory), made)
+        parent = _mirror_directory(os.path.dirname(directory), made)
         if parent is None or not os.path.isdir(directory):
             made[directory] = None
         else:
             made[directory] = at = os.path.join(parent, os.path.basename(directory))
             os.mkdir(at)
-            take_after(directory, at)
+            copy_owner_and_mode(directory, at)
     return made[directory]
 
 
@@ -75,7 +75,7 @@ def _cover(covered: str, at: str) -> None:
         mode = 0
     if stat.S_ISDIR(mode):
         os.mkdir(at)
-        take_after(covered, at)
+        copy_owner_and_mode(covered, at)
         os.setxattr(at, "trusted.overlay.opaque", b"y")
         return
     censor = _censor_for(covered)
@@ -85,11 +85,11 @@ def _cover(covered: str, at: str) -> None:
         return
     with open(at, "xb") as file:
         file.writelines(map(censor, content.splitlines(keepends=True)))
-    take_after(covered, at)
+    copy_owner_and_mode(covered, at)
 
 
 def _read(path: str) -> bytes | None:
-    """What is in a small file; None of one that is not, or that has become something else."""
+    """The content of a small file; None if it is too large, or has become something else."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -106,7 +106,7 @@ def _censor_for(path: str) -> Callable[[bytes], bytes] | None:
 
 
 def _without_hash(line: bytes) -> bytes:
-    """A line of shadow or gshadow with the password locked; one without a password is left as it is."""
+    """A line of shadow or gshadow with its password locked; a line without a password stays as it is."""
     name, colon, rest = line.partition(b":")
     secret, second, tail = rest.partition(b":")
     return name + colon + (b"!" if secret.strip(b"!*\n") else secret) + second + tail

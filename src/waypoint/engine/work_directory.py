@@ -27,7 +27,7 @@ __all__ = ["hide_work", "show_work", "show_work_again"]
 
 log = logging.getLogger(__name__)
 
-# What the session's programs make there is not to have power over the host.
+# What the session's programs make there must have no power over the host.
 _ATTRIBUTES = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV
 
 
@@ -63,11 +63,11 @@ def _show(platform: Platform, session: SessionRecord, incarnation: str, work_dir
         hide_work(session)
         with closing(os.open(work_dir, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as target:
             move_mount(copy, target)
-        set_mount_attributes(copy, 0)  # below a mount that is shared with others it has become so too
+        set_mount_attributes(copy, 0)  # private again: moved below a shared mount, it has become shared too
 
 
 def show_work_again(platform: Platform, session: SessionRecord, incarnation: str) -> None:
-    """Let the work directory show the incarnation that it showed before; nothing if that is not mounted any more."""
+    """Let the work directory show the incarnation that it showed before; or nothing if that is no longer mounted."""
     if os.path.ismount(platform.layout.mount(incarnation)):
         show_work(platform, session, incarnation)
     else:
@@ -75,7 +75,7 @@ def show_work_again(platform: Platform, session: SessionRecord, incarnation: str
 
 
 def hide_work(session: SessionRecord) -> None:
-    """Let the work directory show nothing. Programs that are still in it keep what they have. Done already is fine."""
+    """Unmount the work directory. Programs that are still in it keep what they have. Done already is fine."""
     work_dir = session.settings.work_dir
     if work_dir is None:
         return

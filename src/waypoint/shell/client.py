@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 __all__ = ["ConnectionLost", "InitRefused", "ShellClient", "shell_error", "silent"]
 
 CONTROL_DIRECTORY, CONTROL_SOCKET = ".waypoint", "sock"
-HELLO_TIMEOUT_S = 5.0  # an agent may have put a socket of its own there, which says nothing
+HELLO_TIMEOUT_S = 5.0  # an agent may have put a socket of its own there, which sends nothing
 ANSWER_TIMEOUT_S = 20.0  # init answers at once; only OPEN waits, for the shell's first prompt
 RECEIVE_BYTES = 1 << 18
-_RESTORE = "bring a checkpoint back: waypoint restore SESSION[:BRANCH] NAME"
+_RESTORE = "restore a checkpoint: waypoint restore SESSION[:BRANCH] NAME"
 
 
 class ConnectionLost(Broken):
@@ -68,7 +68,7 @@ class ShellClient:
     hello_timeout_s = HELLO_TIMEOUT_S
 
     def __init__(self, root: str | PathLike[str] | Socket) -> None:
-        """Connect to the init of the branch at ``root``, or speak to it over a connection that leads there."""
+        """Connect to the init of the branch with the root ``root``, or use a connection to it."""
         self._reader = FrameReader()
         self._socket = root if isinstance(root, Socket) else _connect(root)
         try:
@@ -76,7 +76,7 @@ class ShellClient:
             version = int.from_bytes(payload[:2], "little")
             if kind != Reply.HELLO or version != VERSION:
                 raise Broken(
-                    f"the branch's init speaks protocol {version}, this version of waypoint {VERSION}",
+                    f"the branch's init speaks protocol {version}, but this version of waypoint speaks {VERSION}",
                     hint="use the version of waypoint that made the session",
                 )
         except TimeoutError as error:
@@ -136,7 +136,7 @@ class ShellClient:
         return self._socket.fileno()
 
     def shutdown(self) -> None:
-        """End the connection under another thread that waits on it."""
+        """End the connection while another thread waits on it."""
         try:
             self._socket.shutdown(SHUT_RDWR)
         except OSError:  # the other side was faster
@@ -184,7 +184,7 @@ class ShellClient:
             self._reader.feed(data)
 
     def has_frame(self) -> bool:
-        """Whether next_frame() has something to say at once: also that the connection is lost."""
+        """Whether next_frame() would return or raise at once; it raises if the connection is lost."""
         if self._reader.is_complete():
             return True
         self._socket.settimeout(0.0)
@@ -210,7 +210,7 @@ class ShellClient:
 
 
 def shell_error(refusal: InitRefused, where: str, terminal: str = "") -> ShellError | NotFound:
-    """What the caller is told when init refuses a request, perhaps one about ``terminal``."""
+    """The error for a caller whose request, perhaps one about ``terminal``, init has refused."""
     if refusal.reason == ErrorCode.UNKNOWN_TERMINAL:
         hint = "waypoint terminal list shows them; terminal new opens one"
         return NotFound("terminal", terminal, hint=hint)
@@ -257,7 +257,7 @@ def _open_socket_file(root: str | PathLike[str]) -> int:
 
 
 def silent() -> Broken:
-    """What the caller is told when init says nothing."""
+    """The error for a caller to whom init does not answer."""
     return Broken("its init does not answer", hint=_RESTORE)
 
 

@@ -1,8 +1,8 @@
-"""A terminal without a window: it takes what programs print and knows what a person would see.
+"""A terminal without a window: it takes what programs print and works out what a person would see.
 
 ``libvterm`` does the work (:mod:`waypoint.shell.vterm`), on sequences that are safe for it
 (:mod:`waypoint.shell.sequences`). It moves the whole screen in memory for each line that scrolls, so of long
-plain output only what can still be seen at the end is given to it.
+plain output it gets only what can still be seen at the end.
 """
 
 import re
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from waypoint.errors import UsageError
 from waypoint.shell.screen import ALTERNATE, PLAIN, Cell, Colour, Line, Screen, Style
-from waypoint.shell.sequences import ERASE_HISTORY, SequenceFilter, is_put_on_others
+from waypoint.shell.sequences import ERASE_HISTORY, SequenceFilter, is_combining
 from waypoint.shell.vterm import VTerm, parse_line, require_libvterm
 
 __all__ = ["Cell", "Colour", "Emulator", "Line", "Screen", "Style"]
@@ -22,20 +22,20 @@ DEFAULT_HISTORY = 1000
 
 CHUNK = 4096  # characters; libvterm puts four bytes on the stack for each that is left of a write
 
-# Sequences that leave the cursor in its row, and those of them that outlast their row.
+# Sequences that leave the cursor in its row, and those of them whose effect outlasts the row.
 _LASTING = r"\[[\d;]*m|\[\?(?:1|7|25|100[0-6]|1015|2004)[hl]|[()][0AB]|n"
 _ENDS_RUN = re.compile(rf"\x1b(?!{_LASTING}|\[[\d;]*[@CDGKPX`])")
 _LASTS = re.compile(rf"\x1b(?:{_LASTING})|[\x0e\x0f]")
 
-_NOTHING = b"\x1b[0n"  # like after any sequence, the cursor is inside of the screen
+_CLAMP_CURSOR = b"\x1b[0n"  # does nothing else: after any sequence the cursor is inside the screen
 
 _ATTRIBUTES = {1: "bold", 3: "italic", 4: "underline", 5: "blink", 7: "reverse", 9: "strike", 11: "dim"}
 
 
 class Emulator:
-    """A terminal of a size. ``history`` is how many lines that scrolled away are kept for `screen`.
+    """A terminal of the given size. ``history`` is how many lines that scrolled away are kept for `screen`.
 
-    Close it, or use it as a context manager: the library's memory is not Python's. Not for several threads.
+    Close it, or use it as a context manager: Python does not free the library's memory. Not for several threads.
     Raises AbilityMissing if libvterm is not installed.
     """
 
@@ -68,7 +68,7 @@ class Emulator:
             self._show(text)
 
     def resize(self, rows: int, columns: int) -> None:
-        """Lines that no longer fit go to the history and come back from it when there is room again."""
+        """Change the size. Lines that no longer fit go to the history, and return from it when they fit again."""
         _check_size(rows, columns)
         self._write(self._filter.flush())
         if self._filter.margins is not None:  # libvterm would scroll outside of the new screen
@@ -76,7 +76,7 @@ class Emulator:
             self._vterm.write(b"\x1b[r\x1b[%d;%dH" % (row + 1, column + 1))
         self._filter.resize(rows, columns)
         self._vterm.resize(rows, columns)
-        self._vterm.write(_NOTHING)  # the cursor may have scrolled off with its line
+        self._vterm.write(_CLAMP_CURSOR)  # the cursor may have scrolled off with its line
         self._rows = rows
         self._columns = columns
 
@@ -116,7 +116,7 @@ class Emulator:
         return self._history.pop() if self._history else None
 
     def _show(self, text: str) -> None:
-        if text.count("\n") <= self._lines_enough:
+        if text.count("\n") <= self._lines_kept:
             self._write(text)
             return
         at = 0
@@ -127,24 +127,24 @@ class Emulator:
         self._write(text[at:])
 
     @property
-    def _lines_enough(self) -> int:
-        """After so many lines nothing of what was before them can be seen or asked for."""
+    def _lines_kept(self) -> int:
+        """After this many lines nothing that came before them can be seen or asked for."""
         return self._rows + (self._history.maxlen or 0) + 1
 
     def _plain_runs(self, text: str) -> Iterator[tuple[int, int]]:
-        """Long parts in which the cursor only goes along its row, or on to the next."""
+        """Long parts in which the cursor only moves along its row, or to the next."""
         start = 0
         for match in _ENDS_RUN.finditer(text):
-            if match.start() - start > self._lines_enough:
+            if match.start() - start > self._lines_kept:
                 yield start, match.start()
             start = match.end()
-        if len(text) - start > self._lines_enough:
+        if len(text) - start > self._lines_kept:
             yield start, len(text)
 
     def _show_end_of(self, run: str) -> None:
-        """As if all of the run were written. That is so once a line feed was seen to scroll a line away: then each
-        of them does, and the last ones push out all that was before."""
-        if run.count("\n") <= self._lines_enough + self._rows:
+        """Write as little of the run as shows the same as all of it. Once a line feed was seen to scroll a line away,
+        each of them does, and the last ones push out all that was before."""
+        if run.count("\n") <= self._lines_kept + self._rows:
             self._write(run)
             return
         begun = _after_lines(run, self._rows)
@@ -152,8 +152,8 @@ class Emulator:
         before = self._scrolled
         self._write("\n")
         if self._scrolled > before:
-            # A line may go on below the end of the one before it; after a return its column is known.
-            rest = run.rfind("\r", begun, _before_lines(run, self._lines_enough))
+            # A line may start in the column where the one before it ended; after a return its column is known.
+            rest = run.rfind("\r", begun, _before_lines(run, self._lines_kept))
             if rest >= 0:
                 self._write("".join(_LASTS.findall(run, begun, rest)))
                 begun = rest
@@ -163,7 +163,7 @@ class Emulator:
         at = 0
         while at < len(text):
             end = at + CHUNK
-            while at < end < len(text) and is_put_on_others(text[end]):
+            while at < end < len(text) and is_combining(text[end]):
                 end -= 1
             end = end if end > at else at + CHUNK
             self._vterm.write(text[at:end].encode())

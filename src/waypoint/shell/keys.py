@@ -1,7 +1,7 @@
 """Keys by name, as a keyboard would send them: the words of ``tmux send-keys``, the bytes of xterm.
 
-A word that is not a key is text. That holds for what only looks like one too (``C-Foo``), and for other
-spelling: ``Enter`` is the key, ``enter`` is five letters.
+A word that is not a key is text. So is one that only looks like a key (``C-Foo``) or is spelled differently:
+``Enter`` is the key, ``enter`` is five letters.
 """
 
 import re
@@ -49,8 +49,8 @@ KEYS: dict[str, str] = {
 """What each key sends.
 
 Before a name, or before one character, may stand ``C-`` (control; also ``^``), ``M-`` (alt) and ``S-`` (shift),
-in any order: ``C-c``, ``^D``, ``M-x``, ``C-M-a``, ``S-Up``, ``C-Left``, ``S-Tab``. Shift goes with names only: the
-shifted character has a name of its own, which is itself.
+in any order: ``C-c``, ``^D``, ``M-x``, ``C-M-a``, ``S-Up``, ``C-Left``, ``S-Tab``. Shift goes with names only: a
+shifted character is written as itself.
 """
 
 _SHIFT, _ALT, _CONTROL = 1, 2, 4
@@ -59,7 +59,7 @@ _WORD = re.compile(r"((?:[CMS]-)*\^?)(.+)", re.DOTALL)
 _CURSOR_KEY = re.compile(r"\x1b\[([A-DFH])")
 _FUNCTION_KEY = re.compile(r"\x1b(?:O|\[)(\d*)([A-Z~])")
 
-# Control with a character: letters and @[\]^_ lose their upper bits; these few are by custom of terminals.
+# Control with a character: letters and @[\]^_ lose their upper bits; these few are a custom of terminals.
 _BY_CUSTOM = {" ": "\0", "?": "\x7f", "/": "\x1f"} | dict(
     zip("2345678", "\0\x1b\x1c\x1d\x1e\x1f\x7f", strict=True)
 )
@@ -75,7 +75,7 @@ def encode_keys(words: Sequence[str], *, application_cursor: bool = False, liter
 
 
 def key_names() -> str:
-    """The names for people, several for one key with strokes between them."""
+    """The names, to be shown to people; slashes separate several names of one key."""
     names: dict[str, list[str]] = {}
     for name, sent in KEYS.items():
         names.setdefault(sent, []).append(name)

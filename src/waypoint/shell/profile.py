@@ -1,7 +1,7 @@
 """How a shell is started so that init learns the end and the status of each command.
 
-Before each prompt the shell reports ``$?`` into a FIFO and waits for init's answer to that very report: of a prompt that
-was interrupted the answer may still be there. Init has then read all output of the command and nothing else. The
+Before each prompt the shell writes ``$?`` into a FIFO and waits for init's answer to that very report: the answer to a
+prompt that was interrupted may still be there. Init has then read all output of the command and nothing else. The
 command's text is a file that the shell sources. Nothing depends on text on the terminal. ``docs/shells.md`` says what
 is the same in every shell and what is not.
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["ASH", "BASH", "BASH_ATTENDED", "DASH", "SESSION_ENV", "UNATTENDED_ENV", "ZSH", "ShellProfile"]
 
-# Programs that would wait for a person are told not to.
+# Keeps programs from waiting for a person.
 UNATTENDED_ENV: Mapping[str, str] = {
     "PAGER": "cat",
     "GIT_PAGER": "cat",
@@ -52,8 +52,8 @@ class ShellProfile:
     """One kind of shell.
 
     In the texts ``%DIR%`` stands for the terminal's directory of control files and ``%PROGRAM%`` for the words
-    that start the shell. ``env`` is what the shell itself needs, whatever variables the user wants; ``posix_env``
-    what it needs besides if they put it into its POSIX mode.
+    that start the shell. ``env`` are the variables that the shell itself needs, whatever variables the user wants;
+    ``posix_env`` those that it needs in addition if the user's put it into its POSIX mode.
     """
 
     name: str
@@ -70,11 +70,11 @@ class ShellProfile:
 
     @property
     def path(self) -> str:
-        """What the variable SHELL says. One program for all (``busybox``) is by itself no shell."""
+        """The value of the variable SHELL. A program that is many commands (``busybox``) is not a shell by itself."""
         return self.program[0] if len(self.program) == 1 else "/bin/sh"
 
     def at(self, *program: str) -> "ShellProfile":
-        """The same kind of shell, started by these words."""
+        """The same kind of shell, started with these words."""
         return dataclasses.replace(self, program=program)
 
     def attended(self) -> "ShellProfile":
@@ -93,7 +93,7 @@ class ShellProfile:
         )
 
     def variables(self, wanted: Mapping[str, str]) -> dict[str, str]:
-        """With what the shell is started, if the user wants these variables."""
+        """The environment of the shell, if the user wants these variables."""
         posix_env = self.posix_env if "POSIXLY_CORRECT" in wanted else {}
         return {**SESSION_ENV, "SHELL": self.path, **wanted, **self.env, **posix_env}
 
@@ -105,12 +105,13 @@ def _filled(text: str, words: Mapping[str, str]) -> str:
 
 
 # __waypoint_end runs after each command: prompt tools (starship, direnv, …) may have replaced
-# PROMPT_COMMAND, and without our part in it the command would never be seen to end.
+# PROMPT_COMMAND, and without our part in it we would never see the command end.
 # An interrupt while bash reads the run line makes it forget what it has read and report 130; the rest is still in
 # its buffer, and read before the next line. Whatever is left is a syntax error as a whole: nothing of it runs. But
-# without its first blank the line is whole, so it names its job (init fills in __waypoint_job; one of before does not, and voids nothing), and init's answers say
-# up to which job all lines are void. A "-" instead of a status keeps either from being taken for the end of the
-# next command. `case`, because it lets `$?` and PIPESTATUS pass, heeds no IFS and has no quotes to be cut in two.
+# without its first blank the line is still whole, so it names its job (init fills in __waypoint_job; an older init
+# does not, and voids nothing), and init's answers say up to which job all lines are void. A "-" instead of a status
+# keeps either from being taken for the end of the next command. `case` is used because it leaves `$?` and PIPESTATUS
+# as they are, ignores IFS and has no quotes that could be cut in two.
 BASH = ShellProfile(
     name="bash",
     program=("/bin/bash",),
@@ -147,7 +148,7 @@ set +H
     posix_env={"ENV": "%DIR%/rc"},
 )
 
-# For a person: a prompt and the line editor. A command of `exec` in it shows the line by which it is run.
+# For a person: a prompt and the line editor. A command of `exec` in it shows the line that runs it.
 BASH_ATTENDED = dataclasses.replace(
     BASH,
     arguments=("--noprofile", "--rcfile", "%DIR%/rc", "-i"),
@@ -158,10 +159,10 @@ BASH_ATTENDED = dataclasses.replace(
 )
 
 # No startup file of zsh can be relied on: /etc/zshenv, which is always read, may send it elsewhere by ZDOTDIR.
-# So the rc is what the shell first reads as its input, in one piece, and then turns to the terminal.
+# So the shell first reads the rc as its input, in one piece, and then turns to the terminal.
 # Without zle it has no echo of its own. But then an interrupt at the prompt gives no new prompt, and the next
-# line is thrown away: TRAPINT reports in its place; while a command runs it changes nothing. The options keep
-# zsh from asking a person, from marking where a line did not end, and from ending background jobs with itself.
+# line is thrown away: so TRAPINT reports instead; while a command runs it changes nothing. The options keep
+# zsh from asking a person, from marking where a line did not end, and from ending background jobs when it exits.
 ZSH = ShellProfile(
     name="zsh",
     program=("/bin/zsh",),
@@ -219,11 +220,11 @@ exec <&1
     run_line=" { . %DIR%/cmd; } always { __waypoint_end; }; __waypoint_status\n",
 )
 
-# The prompt is the only hook, and a process of its own, whose number tells its report from others. PS1 has a value of
-# its own while a command runs, which is gone with it however it ends: so the hook stays whatever is done to PS1, and no
-# program inherits it. `command` keeps the shell alive after a syntax error; `&& :` lets a status other than 0 pass
-# under `set -e`. A shell that is too old for this (dash before 0.5.10, busybox before 1.30) ends at the test of both,
-# not later in a user's hands.
+# The prompt is the only hook, and a process of its own, whose pid distinguishes its report from others. While a command
+# runs, PS1 has another value, which ends with the command however that ends: so the hook stays whatever is done to PS1,
+# and no program inherits it. `command` keeps the shell alive after a syntax error; `&& :` lets a status other than 0
+# pass under `set -e`. A shell that is too old for this (dash before 0.5.10, busybox before 1.30) exits at the test of
+# both, not later while a user works in it.
 _POSIX_RC = """\
 unset ENV
 PS1='$(kill -9 "$$")'
@@ -260,7 +261,7 @@ DASH = ShellProfile(
 )
 
 # Most builds of busybox edit lines, with an echo of their own, when they read from standard input itself.
-# After an interrupt `read` never comes back in 1.38.0: a new process does it.
+# After an interrupt `read` never returns in 1.38.0: so a new process reads.
 ASH = ShellProfile(
     name="ash",
     program=("/bin/ash",),

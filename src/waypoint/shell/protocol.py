@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 VERSION = 2
-FRAME_BYTES_MAX = (64 << 10) + 64  # of what init sends
+FRAME_BYTES_MAX = (64 << 10) + 64  # of a frame that init sends
 
 _LENGTH = struct.Struct("<I")
 _FOLLOW, _WITH_INPUT, _KEEP = 1, 2, 4
@@ -65,7 +65,7 @@ class ProtocolError(Broken):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"its init does not keep to the protocol: {what}", hint="restore a checkpoint to go on"
+            f"its init does not follow the protocol: {what}", hint="restore a checkpoint to continue"
         )
 
 
@@ -156,7 +156,7 @@ class Ended:
 
     @property
     def exit_code(self) -> int:
-        """As a shell says it: 128+n for a signal."""
+        """As a shell reports it: 128+n for a signal."""
         return 128 + self.status if self.how in (How.KILLED, How.SHELL_KILLED) else self.status
 
 
@@ -235,7 +235,7 @@ class FrameReader:
         self._buffer += data
 
     def is_complete(self) -> bool:
-        """Whether a whole frame is there, or what can never become one."""
+        """Whether a whole frame was fed, or bytes that can never become one."""
         if len(self._buffer) < _LENGTH.size:
             return False
         (length,) = _LENGTH.unpack_from(self._buffer)
@@ -305,7 +305,7 @@ def encode_spawn(
 
 
 def encode_write(job: int, offset: int, data: bytes) -> bytes:
-    """``data`` at ``offset`` of the input; none is its end. What init has already is not taken twice."""
+    """Write ``data`` at ``offset`` of the input; no data ends it. Init does not take twice what it has already."""
     return encode_frame(Request.WRITE, struct.pack("<IQ", job, offset) + _blob(data))
 
 
@@ -353,7 +353,7 @@ def encode_resize(terminal: str, rows: int, columns: int) -> bytes:
 
 def parse_error(payload: bytes) -> tuple[int, str]:
     code, length = _unpack("<HI", payload)
-    return code, _shown(payload[6 : 6 + length])
+    return code, _printable(payload[6 : 6 + length])
 
 
 def parse_output(payload: bytes) -> tuple[int, bytes]:
@@ -373,7 +373,7 @@ def parse_resized(payload: bytes) -> tuple[int, int]:
 
 def parse_job(payload: bytes) -> JobStatus:
     job, _kind, length = _unpack("<IBI", payload)
-    terminal = _shown(payload[9 : 9 + length])
+    terminal = _printable(payload[9 : 9 + length])
     state, how, status, produced, kept_from, error_length, error_kept_from, pid = _unpack(
         "<BBiQQQQI", payload, 9 + length
     )
@@ -393,12 +393,12 @@ def parse_ask(payload: bytes) -> Ask:
     number, length = _unpack("<II", payload)
     (rest,) = _unpack("<I", payload, 8 + length)
     argument = payload[12 + length : 12 + length + rest]
-    return Ask(number, _shown(payload[8 : 8 + length]), _shown(argument))
+    return Ask(number, _printable(payload[8 : 8 + length]), _printable(argument))
 
 
 def parse_terminal(payload: bytes) -> TerminalStatus:
     (length,) = _unpack("<I", payload)
-    name = _shown(payload[4 : 4 + length])
+    name = _printable(payload[4 : 4 + length])
     state, pid, rows, columns, start, end, job = _unpack("<BIHHQQI", payload, 4 + length)
     return TerminalStatus(
         name,
@@ -419,7 +419,7 @@ def _unpack(layout: str, payload: bytes, at: int = 0) -> tuple[int, ...]:
         raise ProtocolError(f"a payload of {len(payload)} bytes") from error
 
 
-def _shown(text: bytes) -> str:
+def _printable(text: bytes) -> str:
     """Text from inside a branch, harmless to print: no control characters."""
     return "".join(c if c.isprintable() else "\ufffd" for c in text.decode(errors="replace"))
 

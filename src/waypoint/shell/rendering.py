@@ -1,7 +1,7 @@
-"""A screen as text, coloured text, a web page or a picture, and as the bytes that bring it to another terminal.
+"""A screen as text, coloured text, a web page or a picture, and as the bytes that draw it on another terminal.
 
 All of them show the lines of the scrollback that the screen was asked for, then exactly as many lines as it
-has rows, empty ones too: who reads can count on line *n* being row *n*.
+has rows, empty ones too: a reader can rely on line *n* being row *n*.
 """
 
 import html
@@ -50,7 +50,7 @@ PALETTE: tuple[Rgb, ...] = (
     *((grey, grey, grey) for grey in range(8, 248, 10)),
 )
 
-_TOLD_MODES = (
+_REDRAWN_MODES = (
     frozenset({CURSOR_KEYS, ORIGIN, AUTO_WRAP, FOCUS_EVENTS, BRACKETED_PASTE}) | MOUSE_EVENTS | MOUSE_FORMATS
 )
 _EMPTY = Cell()
@@ -65,7 +65,7 @@ def render_text(screen: Screen) -> str:
 
 
 def searchable_text(screen: Screen) -> str:
-    """Its text, with the blanks that a prompt leaves before the cursor."""
+    """The text of a screen, with the blanks that a prompt leaves before the cursor."""
     lines = render_text(screen).split("\n")
     row = len(screen.scrollback) + screen.cursor_row
     lines[row] = lines[row].ljust(screen.cursor_column)
@@ -73,7 +73,7 @@ def searchable_text(screen: Screen) -> str:
 
 
 def render_ansi(screen: Screen) -> str:
-    """As `render_text`, with colours and attributes for a terminal that it is shown in."""
+    """As `render_text`, with the colours and attributes for showing it in a terminal."""
     return "\n".join(_coloured(line) for line in (*screen.scrollback, *screen.lines))
 
 
@@ -99,7 +99,7 @@ def render_png(screen: Screen, *, font_size: int = FONT_SIZE) -> bytes:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError as error:
         raise AbilityMissing(
-            "Pillow is not installed; it draws pictures", hint="pip install 'statefork[png]'"
+            "Pillow is not installed; it is needed to draw pictures", hint="pip install 'statefork[png]'"
         ) from error
     try:
         regular, bold = (
@@ -146,23 +146,27 @@ def _drawn(text: str) -> Iterator[str]:
 
 
 def redraw(screen: Screen) -> bytes:
-    """The bytes that make any terminal like xterm, of the same size, show this screen and go on from it.
+    """The bytes that make any terminal like xterm, of the same size, show this screen and continue from it.
 
-    The screen below an alternate one, saved cursors and tab stops are not known here and not brought along.
+    The screen below an alternate one, saved cursors and tab stops are not known here, so they are left out.
     """
     out = [
         "\x1b[!p\x0f\x1b(B\x1b[0m\x1b[?25l\x1b[?6l\x1b[?7h\x1b[4l\x1b[20l\x1b[r\x1b[?1049l\x1b[H\x1b[2J",
         *_scrolled_off(screen),
         "\x1b[?1049h\x1b[H\x1b[2J" if screen.is_alternate else "",
-        *(f"\x1b[{row};1H{_placed(line)}" for row, line in enumerate(screen.lines, 1) if _visible(line)),
+        *(
+            f"\x1b[{row};1H{_line_in_columns(line)}"
+            for row, line in enumerate(screen.lines, 1)
+            if _visible(line)
+        ),
     ]
     if screen.title:
         out.append(f"\x1b]2;{screen.title}\x07")
     if screen.margins:
         out.append("\x1b[{};{}r".format(*screen.margins))
-    # First off, then on: the end of one kind of mouse events may end all.
-    out += [f"\x1b[?{mode}l" for mode in sorted(_TOLD_MODES - screen.modes)]
-    out += [f"\x1b[?{mode}h" for mode in sorted(_TOLD_MODES & screen.modes)]
+    # First off, then on: turning off one kind of mouse events may turn off all.
+    out += [f"\x1b[?{mode}l" for mode in sorted(_REDRAWN_MODES - screen.modes)]
+    out += [f"\x1b[?{mode}h" for mode in sorted(_REDRAWN_MODES & screen.modes)]
     out.append("\x1b=" if KEYPAD in screen.modes else "\x1b>")
     first_row = screen.margins[0] if screen.margins and ORIGIN in screen.modes else 1
     out.append(f"\x1b[{screen.cursor_row + 2 - first_row};{screen.cursor_column + 1}H")
@@ -175,14 +179,14 @@ def redraw(screen: Screen) -> bytes:
 def _scrolled_off(screen: Screen) -> Iterator[str]:
     """Write the scrollback from the top, then scroll what is left of it out of the screen."""
     for line in screen.scrollback:
-        yield f"{_placed(line)}\x1b[0m\r\n"
+        yield f"{_line_in_columns(line)}\x1b[0m\r\n"
     left = min(len(screen.scrollback), screen.rows - 1)
     if left:
         yield f"\x1b[{screen.rows};1H" + "\n" * left + "\x1b[H"
 
 
-def _placed(line: Line) -> str:
-    """A line as `_coloured`, in which each cell is in its column even if terminals differ on a width before it."""
+def _line_in_columns(line: Line) -> str:
+    """A line as `_coloured`, but with each cell in its column even if terminals differ on a width before it."""
     out = []
     column = 1
     style = PLAIN
@@ -211,7 +215,7 @@ def _coloured(line: Line) -> str:
 
 
 def _visible(line: Line) -> Line:
-    """Without the empty places at its end."""
+    """The line without the empty cells at its end."""
     end = len(line)
     while end and line[end - 1] == _EMPTY:
         end -= 1
@@ -239,7 +243,7 @@ def _cursor_column(screen: Screen, row: int) -> int | None:
 
 
 def _in_line(line: Line, cursor_column: int | None) -> Iterator[tuple[int, Cell, bool]]:
-    """Each cell with its column, and whether it is under the cursor; none of the empty places at the end."""
+    """Each cell with its column, and whether it is under the cursor; not the empty cells at the end."""
     column = 0
     shown = len(_visible(line))
     for number, cell in enumerate(line):
@@ -283,7 +287,7 @@ def _css(colour: Rgb) -> str:
 
 @lru_cache(maxsize=4096)
 def _colours(style: Style, under_cursor: bool) -> tuple[Rgb, Rgb]:
-    """What is drawn, on what. The cursor is a block, so it swaps them."""
+    """The colours of text and background. The cursor is a block, so it swaps them."""
     fg, bg = _rgb(style.fg, FOREGROUND), _rgb(style.bg, BACKGROUND)
     if style.dim:
         fg = ((fg[0] + bg[0]) // 2, (fg[1] + bg[1]) // 2, (fg[2] + bg[2]) // 2)

@@ -27,7 +27,7 @@ __all__ = [
 Colour = int | tuple[int, int, int] | None
 """An index into the palette of 256, red, green and blue, or the terminal's own default."""
 
-# Private modes of DEC and xterm by their numbers, which is how terminals are told of them.
+# Private modes of DEC and xterm, by the numbers with which programs set them.
 CURSOR_KEYS, ORIGIN, AUTO_WRAP, CURSOR_VISIBLE, KEYPAD = 1, 6, 7, 25, 66
 MOUSE_EVENTS = frozenset({1000, 1002, 1003})  # clicks; drags too; every move
 MOUSE_FORMATS = frozenset({1005, 1006, 1015})
@@ -54,7 +54,7 @@ PLAIN = Style()
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One character with the accents on it, one or two columns wide. An empty place is a space."""
+    """One character with the accents on it, one or two columns wide. An empty cell is a space."""
 
     text: str = " "
     width: int = 1
@@ -66,10 +66,10 @@ Line = tuple[Cell, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """``lines`` are on the screen, ``scrollback`` is what stood above them, oldest first.
+    """A screen: ``lines`` are on it, ``scrollback`` is what stood above them, oldest first.
 
     The widths of the cells of a line add up to ``columns``; a line of the scrollback keeps the width that it
-    scrolled away with. Rows and columns of the cursor count from 0. ``margins`` are the first and the last row
+    had when it scrolled away. Rows and columns of the cursor count from 0. ``margins`` are the first and the last row
     that scroll, counted from 1, unless all do. ``pen`` is the style of what will be written next, and ``modes``
     are the private modes that are on.
     """
@@ -91,12 +91,12 @@ class Screen:
 
     @property
     def is_alternate(self) -> bool:
-        """A full-screen program shows its own screen; the one below it comes back when it ends."""
+        """Whether a full-screen program shows its own screen; the one below it is shown again when it ends."""
         return ALTERNATE in self.modes
 
     @property
     def application_cursor(self) -> bool:
-        """Arrow keys are to be sent in their other form (DECCKM)."""
+        """Whether arrow keys must be sent in their other form (DECCKM)."""
         return CURSOR_KEYS in self.modes
 
     @property

@@ -1,6 +1,6 @@
 """Find the shell of a base, and how it is started.
 
-A base may be anyone's. Its links are followed as they will be when the shell is started there: below its own
+A base is not trusted. Its links are followed as they will be when the shell is started there: below its own
 root, never on the host.
 """
 
@@ -31,14 +31,14 @@ _LINKS_MAX = 40
 def find_profile(root: Path, wanted: str | None) -> ShellProfile:
     """How to start the shell ``wanted`` (a name, or an absolute path), or the best that ``root`` has.
 
-    Raises NotFound, which names what was looked for, or UsageError for what is no shell we know.
+    Raises NotFound, which names what was looked for, or UsageError for a program that is not a known shell.
     """
     candidates = _candidates(wanted)
     unknown = ""
     root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for path in candidates:
-            with _looked_up(root_fd, path) as program:
+            with _find_program(root_fd, path) as program:
                 if program is None:
                     continue
                 profile = _profile_of(root_fd, program)
@@ -48,7 +48,7 @@ def find_profile(root: Path, wanted: str | None) -> ShellProfile:
     finally:
         os.close(root_fd)
     if unknown:
-        hint = f"known are {_listed(_PROFILES)}, by the name of the program"
+        hint = f"shells are known by the name of the program: {_listed(_PROFILES)}"
         raise UsageError(f"cannot tell what kind of shell {unknown} is", hint=hint)
     hint = f"the base has none of {_listed(candidates)}"
     raise NotFound("shell", SHELL_NAMES[-1] if wanted is None else wanted, hint=hint)
@@ -61,7 +61,8 @@ def _candidates(wanted: str | None) -> list[str]:
         return [wanted]
     if wanted not in SHELL_NAMES:
         raise UsageError(
-            f"unknown shell {wanted!r}", hint=f"say {_listed(SHELL_NAMES)}, or the path of one in the base"
+            f"unknown shell {wanted!r}",
+            hint=f"use {_listed(SHELL_NAMES)}, or the path of a shell in the base",
         )
     programs = ("ash", "busybox") if wanted == ASH.name else (wanted,)
     return [f"{directory}/{program}" for program in programs for directory in _DIRECTORIES]
@@ -83,7 +84,7 @@ class _Program:
         return os.path.sameopenfile(self.fd, other.fd)
 
     def is_busybox(self) -> bool:
-        """Its name says so; or, since a copy or a hard link has any name, its content does."""
+        """Whether its name says so or, since a copy or a hard link may have any name, its content does."""
         if os.path.basename(self.target).startswith("busybox"):
             return True
         with open(f"/proc/self/fd/{self.fd}", "rb") as content:
@@ -91,23 +92,23 @@ class _Program:
 
 
 def _profile_of(root_fd: int, program: _Program) -> ShellProfile | None:
-    """What ``program`` is, told by what the links lead to; None if that is no shell we know."""
+    """The shell that ``program`` is, by the name of the file its links lead to; None if that is not a known shell."""
     kind = _kind(program.target)
     if kind is not None:
-        # Called by another name, such as sh, it would not be itself.
+        # Started under another name, such as sh, it would behave differently.
         return kind.at(program.path if _kind(program.path) is kind else program.target)
     if program.is_busybox():
         if os.path.basename(program.path) in _BUSYBOX_SHELLS:
             return ASH.at(program.path)
         return ASH.at(program.path, "ash")
-    return _twin(root_fd, program)
+    return _hard_linked_shell(root_fd, program)
 
 
-def _twin(root_fd: int, program: _Program) -> ShellProfile | None:
+def _hard_linked_shell(root_fd: int, program: _Program) -> ShellProfile | None:
     """The shell of which a program with a name that says nothing (``sh``) is a hard link."""
     for name, profile in _PROFILES.items():
         for directory in _DIRECTORIES:
-            with _looked_up(root_fd, f"{directory}/{name}") as known:
+            with _find_program(root_fd, f"{directory}/{name}") as known:
                 if known is not None and known.is_same_file(program):
                     return profile.at(known.path)
     return None
@@ -119,7 +120,7 @@ def _kind(path: str) -> ShellProfile | None:
 
 
 @contextmanager
-def _looked_up(root_fd: int, path: str) -> Iterator[_Program | None]:
+def _find_program(root_fd: int, path: str) -> Iterator[_Program | None]:
     """The program that ``path`` means to a process whose root directory is ``root_fd``, if there is one."""
     program = None
     with ExitStack() as opened:
@@ -132,7 +133,7 @@ def _looked_up(root_fd: int, path: str) -> Iterator[_Program | None]:
 
 
 def _walk(root_fd: int, path: str, opened: ExitStack) -> tuple[str, int]:
-    """Go to ``path`` step by step; no step leaves the root, and nothing can be put in the way of one.
+    """Follow ``path`` name by name; no step leaves the root, even if files are exchanged meanwhile.
 
     Returns where it really is and a descriptor, which ``opened`` closes.
     """

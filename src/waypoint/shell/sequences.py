@@ -3,8 +3,8 @@
 libvterm trusts its input. Versions 0.1.4 (Debian 12) and 0.3.3 (Debian 13) both write out of bounds or loop for
 ever on a few bytes that any program can print: many parameters, an 8-bit control as UTF-8, a repeat with
 nothing to repeat, a wide character in one column, a saved cursor outside a shrunk screen. So every sequence is
-either known to be harmless, put into other words, or dropped. As a gain, the modes and the title are known here
-without asking the library, and what it lacks is given to it in terms of what it has.
+either known to be harmless, translated, or dropped. As a gain, the modes and the title are known here
+without asking the library, and what it lacks is expressed by what it has.
 """
 
 import codecs
@@ -25,7 +25,7 @@ from waypoint.shell.screen import (
     ORIGIN,
 )
 
-__all__ = ["ERASE_HISTORY", "SequenceFilter", "is_put_on_others", "original_codepoint"]
+__all__ = ["ERASE_HISTORY", "SequenceFilter", "is_combining", "original_codepoint"]
 
 ERASE_HISTORY = "\x1b[3J"
 """Left in the text for the caller, who keeps the history."""
@@ -41,7 +41,7 @@ MAX_TITLES_KEPT = 16
 _LINE_FEEDS = bytes.maketrans(b"\x0b\x0c", b"\n\n")
 _IGNORED = bytes([*range(0x07), *range(0x10, 0x18), 0x19, *range(0x1C, 0x20), 0x7F])
 
-# --- sequences that pass as they are; libvterm has room for 16 numbers and 31 bits in each ---------------
+# --- sequences that pass as they are; libvterm takes 16 numbers of 31 bits each -----------------------
 
 _ATTRIBUTE = r"(?:0?[013-579]?|2[34579]|[34][0-79]|9[0-7]|10[0-7])"
 _COLOUR = r"[34]8;(?:5;\d{1,3}|2;\d{1,3};\d{1,3};\d{1,3})"
@@ -52,10 +52,10 @@ _HARMLESS = (
     r"|\[11m|\[22;10m|[()][0AB]|[7DEHMn]"
 )
 
-# What would be put differently too often for a function call each time. libvterm has no dim, but fonts that
+# Translations that are too frequent for a function call each time. libvterm has no dim, but fonts that
 # nobody uses: font 1 stands for dim. With ASCII selected it cuts text at every other character; the set that
 # "n" selects is UTF-8.
-_OFTEN = (
+_FREQUENT_TRANSLATIONS = (
     ("\x1b[2m", "\x1b[11m"),
     ("\x1b[22m", "\x1b[22;10m"),
     ("\x1b(B", "\x1b(B\x1bn"),
@@ -83,7 +83,7 @@ _WITH_WIDE_MARKS = re.compile(f"([^{_WIDE_MARKS}]?)([{_WIDE_MARKS}])+")
 _MAYBE_WIDE = re.compile("[\u1100-\U0010ffff]")
 
 # Emoji younger than libvterm's tables, which take them for narrow. Programs count two columns for them, so each
-# travels as an unassigned character of plane 3, where all are wide.
+# is passed on as an unassigned character of plane 3, where all are wide.
 _YOUNG_EMOJI = re.compile(
     "[\U0001f6d5-\U0001f6df\U0001f6f7-\U0001f6fc\U0001f7e0-\U0001f7f0\U0001f90c-\U0001f90f\U0001f91f"
     "\U0001f928-\U0001f92f\U0001f931\U0001f932\U0001f93f\U0001f94c-\U0001f94f\U0001f95f-\U0001f97f"
@@ -101,7 +101,7 @@ _KNOWN_MODES = (
     | MOUSE_FORMATS
 )
 
-# Full reset, which libvterm does only in part; the last saves a cursor that may be restored unasked.
+# Full reset, which libvterm does only in part; the last one saves a cursor: a program may restore one it never saved.
 _RESET = "\x1b[?1047l\x1b[?1000l\x1b[?1006l\x1bc\x1b7"
 _SOFT_RESET = "\x1b[0m\x1b[4l\x1b[?1l\x1b[?7h\x1b[?25h\x1b7\x1b[?6l\x1b[r\x1b8"
 
@@ -111,8 +111,8 @@ def original_codepoint(codepoint: int) -> int:
     return codepoint - _EMOJI_SHIFT if 0x3F000 <= codepoint <= 0x3FAFF else codepoint
 
 
-def is_put_on_others(character: str) -> bool:
-    """An accent or the like, which has no place of its own."""
+def is_combining(character: str) -> bool:
+    """Whether a character is an accent or the like, without a column of its own."""
     return unicodedata.category(character) in ("Mn", "Me", "Cf") or "\u1160" <= character <= "\u11ff"
 
 
@@ -130,7 +130,7 @@ class SequenceFilter:
         self.resize(rows, columns)
 
     def resize(self, rows: int, columns: int) -> None:
-        """The margins are gone with the old size."""
+        """Set the size. That resets the margins."""
         self._rows = rows
         self._columns = columns
         self.margins: tuple[int, int] | None = None
@@ -142,20 +142,20 @@ class SequenceFilter:
         """
         text = self._pending + self._decoder.decode(data.translate(_LINE_FEEDS, _IGNORED))
         text = self._without_tail(text)
-        for usual, put_differently in _OFTEN:
-            text = text.replace(usual, put_differently)
-        passed = _NOT_HARMLESS.sub(self._put_differently, text)
+        for usual, translated in _FREQUENT_TRANSLATIONS:
+            text = text.replace(usual, translated)
+        passed = _NOT_HARMLESS.sub(self._translate, text)
         if text:
             self._last = "" if _ENDS_IN_SEQUENCE.search(text, max(len(text) - LONGEST, 0)) else text[-1]
         if "\x18" in passed or "\x1a" in passed:
             passed = passed.replace("\x18", "").replace("\x1a", "")
-        passed = self._fit_to_tables(self._held + passed)
+        passed = self._fit_to_width_tables(self._held + passed)
         end = _last_character(passed)
         self._held = passed[end : end + MAX_HELD]
         return passed[:end]
 
     def flush(self) -> str:
-        """The last character, if nothing is to be put on it any more."""
+        """The last character, when nothing more is to be put on it."""
         held, self._held = self._held, ""
         return held
 
@@ -169,7 +169,7 @@ class SequenceFilter:
         self._pending = tail[0] if len(tail[0]) < MAX_PENDING else "\x1bX"
         return text[: tail.start()]
 
-    def _fit_to_tables(self, text: str) -> str:
+    def _fit_to_width_tables(self, text: str) -> str:
         if text.isascii():
             return text
         text = _EIGHT_BIT_CONTROLS.sub("", text)
@@ -179,24 +179,24 @@ class SequenceFilter:
             return _MAYBE_WIDE.sub(lambda match: match[0] if _is_narrow(match[0]) else "\ufffd", text)
         return _YOUNG_EMOJI.sub(lambda match: chr(ord(match[0]) + _EMOJI_SHIFT), text)
 
-    def _put_differently(self, match: re.Match[str]) -> str:
+    def _translate(self, match: re.Match[str]) -> str:
         if match.lastgroup == "string":
-            self._take_string(match["string"])
+            self._read_title(match["string"])
         elif match.lastgroup == "final":
             numbers, between, final = match.group("numbers", "between", "final")
             if numbers.startswith("?"):
                 return self._set_modes(numbers[1:], final) if final in ("h", "l") and not between else ""
             if numbers.startswith(("<", "=", ">")):
                 return ""
-            return self._put_control_differently(match, numbers, between + final)
+            return self._translate_control(match, numbers, between + final)
         else:
-            return self._put_escape_differently(match["other"])
+            return self._translate_escape(match["other"])
         return ""
 
-    def _put_escape_differently(self, what: str) -> str:
+    def _translate_escape(self, what: str) -> str:
         match what:
             case "8":
-                return "\x1b8" + self._settle()
+                return "\x1b8" + self._settle_cursor()
             case "c":
                 self.modes = set(_DEFAULT_MODES)
                 self.margins = None
@@ -207,7 +207,7 @@ class SequenceFilter:
                 self.modes.discard(KEYPAD)
         return ""
 
-    def _put_control_differently(self, match: re.Match[str], numbers: str, kind: str) -> str:
+    def _translate_control(self, match: re.Match[str], numbers: str, kind: str) -> str:
         match kind:
             case "m":
                 return _attributes(numbers)
@@ -222,9 +222,9 @@ class SequenceFilter:
             case "s":
                 return "\x1b7" if not numbers else ""
             case "u":
-                return "\x1b8" + self._settle() if not numbers else ""
+                return "\x1b8" + self._settle_cursor() if not numbers else ""
             case "t":
-                self._keep_title(_numbers(numbers)[0])
+                self._push_or_pop_title(_numbers(numbers)[0])
             case "!p":
                 self.modes -= {CURSOR_KEYS, ORIGIN, KEYPAD}
                 self.modes |= _DEFAULT_MODES
@@ -232,8 +232,8 @@ class SequenceFilter:
                 return _SOFT_RESET
         return ""
 
-    def _settle(self) -> str:
-        """After the cursor was restored: visible as before, and, as after any sequence, inside of the screen."""
+    def _settle_cursor(self) -> str:
+        """Sent after restoring the cursor: it is as visible as before and, as after any sequence, inside the screen."""
         return f"\x1b[?25{'h' if CURSOR_VISIBLE in self.modes else 'l'}"
 
     def _set_modes(self, numbers: str, letter: str) -> str:
@@ -249,13 +249,13 @@ class SequenceFilter:
         if mode not in _SCREENS_AND_CURSORS:
             return self._set_modes(str(mode), letter)
         if mode == 1048:
-            return "\x1b7" if letter == "h" else "\x1b8" + self._settle()
+            return "\x1b7" if letter == "h" else "\x1b8" + self._settle_cursor()
         if (letter == "h") == (ALTERNATE in self.modes):
             return ""
         self.modes ^= {ALTERNATE}
         if mode != 1049:
             return f"\x1b[?1047{letter}"
-        return "\x1b[?1049h" if letter == "h" else "\x1b[?1049l" + self._settle()
+        return "\x1b[?1049h" if letter == "h" else "\x1b[?1049l" + self._settle_cursor()
 
     def _set_margins(self, top: int, bottom: int) -> str:
         top, bottom = max(top, 1), min(bottom or self._rows, self._rows)
@@ -271,12 +271,12 @@ class SequenceFilter:
             return ""
         return last * min(max(count, 1), self._columns)
 
-    def _take_string(self, string: str) -> None:
+    def _read_title(self, string: str) -> None:
         kind, _, content = string.partition(";")
         if kind in ("]0", "]2"):
             self.title = "".join(filter(str.isprintable, content[:MAX_TITLE]))
 
-    def _keep_title(self, what: int) -> None:
+    def _push_or_pop_title(self, what: int) -> None:
         if what == 22:
             self._kept_titles = [*self._kept_titles[1 - MAX_TITLES_KEPT :], self.title]
         elif what == 23 and self._kept_titles:
@@ -286,7 +286,7 @@ class SequenceFilter:
 def _last_character(text: str) -> int:
     """Where the last character with its accents begins, or the end if a control is last."""
     at = len(text) - 1
-    while at > 0 and is_put_on_others(text[at]):
+    while at > 0 and is_combining(text[at]):
         at -= 1
     if at < 0 or text[at] < " " or _ENDS_IN_SEQUENCE.search(text, max(at + 1 - LONGEST, 0), at + 1):
         return len(text)
@@ -294,12 +294,12 @@ def _last_character(text: str) -> int:
 
 
 def _is_narrow(character: str) -> bool:
-    """For certain: below the Chinese and the like, where libvterm's tables know nothing that Python's do not."""
+    """Surely narrow: below the Chinese and the like, where libvterm's tables know nothing that Python's do not."""
     return character < "\u2e80" and unicodedata.east_asian_width(character) not in ("W", "F")
 
 
 def _numbers(text: str) -> list[int]:
-    """At least one; what is missing or out of all bounds counts as 0, as in most sequences."""
+    """The numbers of a sequence, at least one; what is missing or too large counts as 0, as in most sequences."""
     return [int(part) if part.isdecimal() and len(part) < 5 else 0 for part in text.split(";")[:MAX_NUMBERS]]
 
 
@@ -310,7 +310,7 @@ def _compose(match: re.Match[str]) -> str:
 
 @lru_cache(maxsize=1024)
 def _plain_modes(numbers: str, letter: str) -> tuple[str, frozenset[int], frozenset[int]] | None:
-    """The text for modes of which each is just on or off, those that end, and those that begin."""
+    """The text that sets modes, the modes it turns off, and those it turns on; None if one is more than on or off."""
     modes = _numbers(numbers)
     if not _SCREENS_AND_CURSORS.isdisjoint(modes):
         return None
@@ -330,7 +330,7 @@ def _plain_modes(numbers: str, letter: str) -> tuple[str, frozenset[int], frozen
 
 @lru_cache(maxsize=4096)
 def _attributes(numbers: str) -> str:
-    """SGR in the words that libvterm knows, not too many at once."""
+    """SGR in the numbers that libvterm knows, not too many at once."""
     parts = numbers.split(";")
     out: list[str] = []
     while parts:
@@ -358,7 +358,7 @@ def _attributes(numbers: str) -> str:
 
 
 def _colour(parts: list[str], *, has_space: bool) -> str:
-    """``5;INDEX`` or ``2;RED;GREEN;BLUE`` of what follows 38; colons allow a colour space before the red."""
+    """``5;INDEX`` or ``2;RED;GREEN;BLUE`` from what follows 38; colons allow a colour space before the red."""
     match parts:
         case ["5", *values]:
             values = values[:1]

@@ -1,4 +1,4 @@
-"""Open a terminal: start a shell in a branch, in the way its profile says."""
+"""Open a terminal: start a shell in a branch, as its profile says."""
 
 from collections.abc import Mapping, Sequence
 

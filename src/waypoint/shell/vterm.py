@@ -1,7 +1,7 @@
-"""libvterm through ctypes: a terminal that takes bytes and gives back cells.
+"""libvterm through ctypes: a terminal that takes bytes and returns cells.
 
-The bits in its structures have other places in other versions. So they are not written down here but asked for,
-once: characters with known attributes are drawn and looked at (``_learn_layout``).
+The positions of the bits in its structures differ between versions. So they are not written down here but found out,
+once: characters with known attributes are drawn and examined (``_learn_layout``).
 The library must only be fed with what :mod:`waypoint.shell.sequences` lets through.
 """
 
@@ -25,7 +25,7 @@ MAX_CODEPOINTS = 6
 _SECOND_HALF = 0xFFFFFFFF
 _IS_INDEX, _IS_DEFAULT = 1, 6
 
-# What draws each attribute; there is none for dim, so the filter says font 1 for it.
+# The SGR number of each attribute; libvterm has none for dim, so the filter selects font 1 for it.
 _DRAWN_BY = {"bold": 1, "dim": 11, "italic": 3, "underline": 4, "blink": 5, "reverse": 7, "strike": 9}
 
 
@@ -51,8 +51,8 @@ def require_libvterm() -> None:
 
 
 class VTerm:
-    """``push_line`` gets each line that scrolls off the main screen, as raw cells; ``pop_line`` gives the newest
-    back, or None, when the screen grows."""
+    """A terminal of libvterm. ``push_line`` gets each line that scrolls off the main screen, as raw cells;
+    ``pop_line`` returns the newest of them, or None, when the screen grows."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class VTerm:
         self._library.vterm_set_size(self._term, rows, columns)
 
     def ask(self, question: bytes) -> bytes:
-        """What the terminal answers to a sequence that makes it answer."""
+        """The answer of the terminal to a sequence that asks for one."""
         answer = ctypes.create_string_buffer(256)
         self.write(question)
         length = self._library.vterm_output_read(self._term, answer, len(answer))
@@ -125,7 +125,7 @@ class VTerm:
 
 
 def parse_line(raw: bytes) -> Line:
-    """Cells whose widths add up to the columns, whatever libvterm has left of wide characters written over."""
+    """Cells whose widths add up to the columns, whatever libvterm has left of overwritten wide characters."""
     line = []
     at = 0
     while at < len(raw):
@@ -144,7 +144,7 @@ def _parse_cell(raw: bytes) -> Cell:
     if not characters or characters[0] == _SECOND_HALF:
         return Cell(" ", 1, style)
     wanted = 1 if characters[0] < 0x300 else _columns_of(characters[0])
-    if wanted > width:  # its right half is gone
+    if wanted > width:  # its right half was overwritten
         return Cell(" ", 1, style)
     text = "".join(chr(original_codepoint(character)) for character in characters)
     # An accent without a letter is put on a space. A narrow character may stand before half of a wide one.
@@ -178,7 +178,7 @@ def _fit(line: bytes, columns: int) -> bytes:
 
 @lru_cache(maxsize=1 << 14)
 def _columns_of(codepoint: int) -> int:
-    """0, 1 or 2: libvterm's own opinion, not that of Python's tables."""
+    """How many columns a character takes (0, 1 or 2), as libvterm counts, not Python's tables."""
     with _Scratch(1, 4) as term:
         term.write(chr(codepoint).encode())
         return term.cursor()[1]
@@ -206,7 +206,7 @@ def _blank_cell() -> bytes:
 
 @cache
 def _learn_layout() -> dict[str, int]:
-    """The bit of each attribute. Raises AbilityMissing if cells are not what this module takes them for."""
+    """The bit of each attribute. Raises AbilityMissing if cells are not laid out as this module expects."""
     with _Scratch(2, 3) as term:
         masks = {}
         for name, number in _DRAWN_BY.items():
@@ -225,7 +225,7 @@ def _learn_layout() -> dict[str, int]:
     ]
     bits = set(masks.values())
     if found != expected or len(bits) != len(masks) or any(mask.bit_count() != 1 for mask in bits):
-        raise AbilityMissing(f"{LIBRARY} is of a version whose cells are not known here", hint=HINT)
+        raise AbilityMissing(f"{LIBRARY} is a version whose layout of cells is not known here", hint=HINT)
     return masks
 
 
@@ -234,7 +234,9 @@ def _library() -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(LIBRARY)
     except OSError as error:
-        raise AbilityMissing(f"{LIBRARY} is not installed; it draws terminals", hint=HINT) from error
+        raise AbilityMissing(
+            f"{LIBRARY} is not installed; it is needed to draw terminals", hint=HINT
+        ) from error
     pointer, number, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
     signatures: dict[str, tuple[type | None, list[type]]] = {
         "vterm_new": (pointer, [number, number]),
@@ -257,5 +259,5 @@ def _library() -> ctypes.CDLL:
             function.restype, function.argtypes = result, arguments
             setattr(library, name, function)
     except AttributeError as error:
-        raise AbilityMissing(f"{LIBRARY} is of an unknown version: {error}", hint=HINT) from error
+        raise AbilityMissing(f"{LIBRARY} is an unknown version: {error}", hint=HINT) from error
     return library

@@ -22,7 +22,7 @@ class BaseCatalogue(LiveCatalogue):
         return [self._base(row) for row in self._rows("SELECT * FROM bases ORDER BY created_at, id")]
 
     def base(self, reference: str) -> BaseRecord:
-        """By name (that of something built here without ``localhost/``, too), by id or by a prefix of it."""
+        """By name (of one built here also without ``localhost/``), by id or by a prefix of the id."""
         found = self.find_base(reference)
         if found is None:
             hint = (
@@ -52,9 +52,9 @@ class BaseCatalogue(LiveCatalogue):
         return {base.image: base.names for base in self.bases() if base.image is not None}
 
     def add_base(self, base: BaseRecord) -> None:
-        """Insert a base, or give the one that is there this image, and these names too.
+        """Insert a base; one that exists gets this image, and these names in addition to its own.
 
-        A name that another base had is taken from that.
+        A name that another base had is taken from it.
         """
         self._write(
             "INSERT INTO bases (id, created_at, size_bytes, source, config, image) VALUES (?, ?, ?, ?, ?, ?)"
@@ -76,12 +76,12 @@ class BaseCatalogue(LiveCatalogue):
         self._write("DELETE FROM base_names WHERE name = ?", name)
 
     def forget_base(self, base_id: str) -> None:
-        """In a transaction of the caller's."""
+        """Remove a base and its names, in a transaction of the caller's."""
         self._write("DELETE FROM base_names WHERE base_id = ?", base_id)
         self._write("DELETE FROM bases WHERE id = ?", base_id)
 
     def sessions_over(self, base_path: str) -> list[str]:
-        """The sessions, by name or id, whose base lies at ``base_path``."""
+        """The sessions, by name or id, whose base is at ``base_path``."""
         rows = self._rows(
             "SELECT coalesce(name, id) FROM sessions WHERE base_path = ? ORDER BY created_at, id", base_path
         )

@@ -1,4 +1,4 @@
-"""From what the user says to a base: the host's root, a directory, or a base stored in the pool."""
+"""Find the base that the user means: the host's root, a directory, or a base stored in the pool."""
 
 import os
 from collections.abc import Callable
@@ -58,7 +58,7 @@ def resolve_base(
 
 
 def _has_directory(root: Path, path: str) -> bool:
-    """Whether a root file system has a directory; its links lead where they will lead in a session."""
+    """Whether a root file system has a directory; its links are followed as they will be in a session."""
     try:
         with (
             directory_root(root) as top,
@@ -82,7 +82,7 @@ def _existing_directory(path: str | Path) -> Path:
     except UnicodeEncodeError as error:
         raise UsageError(f"{os.fspath(path)!a} is not valid UTF-8", hint="rename the directory") from error
     resolved = Path(path).resolve()
-    if not os.fspath(path) or not resolved.is_dir():  # nothing is not the present directory
+    if not os.fspath(path) or not resolved.is_dir():  # an empty path is not the current directory
         raise NotFound("directory", os.fspath(path), hint="give the path of a directory that exists")
     return resolved
 
@@ -91,34 +91,34 @@ def _host_base(layout: Layout, start: Path) -> Base:
     """The host's root. Its other file systems are not part of an overlay over ``/``: each gets one of its own."""
     if os.path.samefile(layout.pool, _HOST_ROOT) or _device(layout.pool) == _device(_HOST_ROOT):
         raise UsageError(
-            "the pool lies on the root file system, so the host's root cannot be a base",
+            "the pool is on the root file system, so the host's root cannot be a base",
             hint="use --base DIR, or a state directory on another file system",
         )
     mounts = read_mounts()
-    chosen = [mount for mount in mounts if _matters(mount, layout, start, mounts)]
+    chosen = [mount for mount in mounts if _is_extra_mount(mount, layout, start, mounts)]
     extra = tuple(ExtraMount(key=f"m{number}", path=mount.path) for number, mount in enumerate(chosen))
     return Base(kind=BaseKind.HOST, path=_HOST_ROOT, extra_mounts=extra)
 
 
-def _matters(mount: MountEntry, layout: Layout, start: Path, mounts: list[MountEntry]) -> bool:
+def _is_extra_mount(mount: MountEntry, layout: Layout, start: Path, mounts: list[MountEntry]) -> bool:
     if mount.path == "/" or _is_below(mount.path, os.fspath(layout.state_dir)):
         return False
     if any((parent / "pool.json").exists() for parent in Path(mount.path).parents):
-        return False  # of another state directory
+        return False  # it belongs to another state directory
     if any(_is_below(mount.path, own) for own in _OWN_TREES):
-        if _is_below(os.fspath(start), mount.path) and mount is _holding(start, mounts):
+        if _is_below(os.fspath(start), mount.path) and mount is _mount_of(start, mounts):
             raise UsageError(
                 f"{start} is on {mount.path}, which a session does not share with the host",
                 hint="start the session in a directory on a disk",
             )
         return False
-    if mount is _holding(start, mounts):
+    if mount is _mount_of(start, mounts):
         return True
     return mount.fstype in _DISK_FILE_SYSTEMS and os.path.isdir(mount.path)
 
 
-def _holding(path: Path, mounts: list[MountEntry]) -> MountEntry:
-    """The mount that ``path`` is on: the deepest, and of several at one place the last."""
+def _mount_of(path: Path, mounts: list[MountEntry]) -> MountEntry:
+    """The mount that ``path`` is on: the deepest, and of several at one mount point the last."""
     return max(
         (mount for mount in mounts if _is_below(os.fspath(path), mount.path)),
         key=lambda mount: (len(mount.path), mounts.index(mount)),

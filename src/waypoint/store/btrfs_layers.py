@@ -24,9 +24,9 @@ class BtrfsLayers:
         (layer / "upper").mkdir(mode=0o755)
         (layer / "work").mkdir(mode=0o755)
 
-    def number_after(self, tree: Path, numbers: Path) -> None:
-        """Each subvolume counts for itself, from the highest number in it: the subvolume ``numbers`` has one file, which has
-        a number above all those of the trees. Several processes may do this at once, and any may be killed.
+    def reserve_inode_numbers(self, tree: Path, numbers: Path) -> None:
+        """Each subvolume numbers its files itself, from the highest number in it: the subvolume ``numbers`` has one file,
+        with a number above all those of the trees. Several processes may do this at once, and any may be killed.
         """
         with suppress(FileExistsError):
             create_subvolume(numbers)
@@ -37,7 +37,7 @@ class BtrfsLayers:
             with closing(_unnamed_file(numbers)) as unnamed:  # uses up one number
                 number = os.fstat(unnamed).st_ino
                 if number >= wanted:
-                    _name(unnamed, numbers, str(number))
+                    _link_unnamed_file(unnamed, numbers, str(number))
         for number in sorted(_numbers(numbers))[:-1]:
             (numbers / str(number)).unlink(missing_ok=True)
 
@@ -58,9 +58,10 @@ def _unnamed_file(directory: Path) -> int:
     return os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
 
 
-def _name(unnamed: int, directory: Path, name: str) -> None:
+def _link_unnamed_file(unnamed: int, directory: Path, name: str) -> None:
     with closing(os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as at:
-        os.link(f"/proc/self/fd/{unnamed}", name, dst_dir_fd=at)  # only with a directory the link is followed
+        # The link in /proc is followed only if a directory is given.
+        os.link(f"/proc/self/fd/{unnamed}", name, dst_dir_fd=at)
 
 
 def _numbers(directory: Path) -> list[int]:

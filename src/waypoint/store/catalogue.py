@@ -33,7 +33,7 @@ __all__ = ["Catalogue"]
 
 
 class Catalogue(BaseCatalogue):
-    """All of it."""
+    """The whole catalogue."""
 
     # -- sessions
 
@@ -62,7 +62,7 @@ class Catalogue(BaseCatalogue):
         return _session(self._rows("SELECT * FROM sessions WHERE id = ?", self.session_id(reference))[0])
 
     def close_session(self, session_id: str) -> None:
-        """From here on nothing can be added to the session; its removal has begun."""
+        """Let nothing be added to the session from here on; its removal has begun."""
         self._write("UPDATE sessions SET is_open = 0 WHERE id = ?", session_id)
 
     def forget_session(self, session_id: str) -> None:
@@ -88,7 +88,7 @@ class Catalogue(BaseCatalogue):
     # -- branches
 
     def put_branch(self, branch: BranchRecord) -> None:
-        """Insert a branch, or give an existing one its new incarnation and head, or let it rest."""
+        """Insert a branch, or give an existing one its new incarnation and head, or mark it as suspended."""
         self._write(
             "INSERT INTO branches (session_id, name, incarnation, init_pid, head, created_at, is_suspended)"
             " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, name) DO UPDATE SET"
@@ -125,10 +125,10 @@ class Catalogue(BaseCatalogue):
             raise NotFound("branch", name, hint=f"waypoint list {session_id} shows the branches")
         return _branch(rows[0])
 
-    # -- ports of branches that the host's loopback leads to
+    # -- port forwards, from the host's loopback to branches
 
     def add_port(self, port: PortRecord) -> None:
-        """Raises AlreadyExists if the branch's port, or the host's, is used so already."""
+        """Raises AlreadyExists if the branch's port, or the host's, is forwarded already."""
         self.branch(port.session_id, port.branch)
         try:
             self._write(
@@ -152,7 +152,7 @@ class Catalogue(BaseCatalogue):
         )
 
     def host_ports(self) -> set[int]:
-        """The ports of the host that lead to a branch of any session."""
+        """The ports of the host that are forwarded to a branch of any session."""
         return {int(row["host_port"]) for row in self._rows("SELECT host_port FROM ports")}
 
     def ports(self, session_id: str) -> list[PortRecord]:
@@ -160,14 +160,14 @@ class Catalogue(BaseCatalogue):
         return [PortRecord(**dict(row)) for row in rows]
 
     def live_ports(self, session_id: str) -> list[PortRecord]:
-        """Those of branches that are not suspended."""
+        """The port forwards of branches that are not suspended."""
         live = {branch.name for branch in self.branches(session_id) if not branch.is_suspended}
         return [port for port in self.ports(session_id) if port.branch in live]
 
-    # -- programs of the host that were saved or brought back
+    # -- host programs that were saved or restored
 
     def note_programs(self, session_id: str, started: Mapping[int, int], boot: str) -> None:
-        """Remember processes by pid and the moment they were started, which together are theirs alone until a reboot."""
+        """Record processes by pid and start time, which together identify a process until a reboot."""
         for pid, moment in started.items():
             self._write(
                 "INSERT OR REPLACE INTO programs (session_id, pid, started, boot) VALUES (?, ?, ?, ?)",
@@ -178,7 +178,7 @@ class Catalogue(BaseCatalogue):
             )
 
     def programs(self, session_id: str, boot: str) -> dict[int, int]:
-        """When each was started, by pid."""
+        """When each process was started, by pid."""
         query = "SELECT pid, started FROM programs WHERE session_id = ? AND boot = ?"
         return {row["pid"]: row["started"] for row in self._rows(query, session_id, boot)}
 
@@ -290,7 +290,7 @@ class Catalogue(BaseCatalogue):
         return _operation(self._rows("SELECT * FROM operations WHERE id = ?", operation)[0])
 
     def newest_operation(self) -> int:
-        """The number of the newest operation, to tell later ones by."""
+        """The number of the newest operation: later ones have higher numbers."""
         return int(self._rows("SELECT coalesce(max(id), 0) FROM operations")[0][0])
 
     def operations_after(self, operation: int) -> list[OperationRecord]:
@@ -304,13 +304,14 @@ class Catalogue(BaseCatalogue):
         return _operation(self._rows(query, session_id, kind, branch)[0])
 
     def makers_of_branches(self, session_id: str) -> dict[str, OperationRecord]:
-        """The operations that brought the branches of a session to life, by incarnation."""
+        """The operations that started the branches of a session, by incarnation."""
         query = (
             "SELECT * FROM operations WHERE session_id = ? AND incarnation IN"
             " (SELECT incarnation FROM branches WHERE session_id = ?) ORDER BY id DESC"
         )
         found = map(_operation, self._rows(query, session_id, session_id))
-        return {operation.incarnation or "": operation for operation in found}  # a promotion comes after
+        # The oldest comes last and stays: a promotion is later.
+        return {operation.incarnation or "": operation for operation in found}
 
     def maker_of_checkpoint(self, checkpoint: CheckpointRecord) -> OperationRecord | None:
         """The operation that saved a checkpoint; later ones may have restored it."""

@@ -96,7 +96,7 @@ class Database:
     def transaction(self, *, survives_power_failure: bool = False) -> _Transaction:
         """A block whose writes become visible together, or not at all.
 
-        If it is to survive a power failure, so will all that was written before.
+        If it is to survive a power failure, all that was written before will survive it too.
         """
         return _Transaction(self._lock, self._db, is_synced=survives_power_failure)
 
@@ -175,7 +175,7 @@ class _Transaction:
 
 
 def _explained(error: BaseException) -> BaseException:
-    """An error of SQLite in our words; the rest as it is. A violated constraint is for the caller to explain."""
+    """An error of SQLite as a StoreError; any other as it is. A violated constraint is for the caller to explain."""
     if isinstance(error, sqlite3.Error) and not isinstance(error, sqlite3.IntegrityError):
         return StoreError(f"the catalogue cannot be used: {error}", hint="is there space left on its disk?")
     return error

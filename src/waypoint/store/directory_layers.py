@@ -24,11 +24,11 @@ class OverlayLayers:
         (layer / "upper").mkdir(parents=True, mode=0o755)
         (layer / "work").mkdir(mode=0o755)
 
-    def number_after(self, tree: Path, numbers: Path) -> None:
-        """All are directories of one file system, which numbers its files."""
+    def reserve_inode_numbers(self, tree: Path, numbers: Path) -> None:
+        """Nothing to do: all are directories of one file system, which numbers its files."""
 
     def capture(self, layer: Path, target: Path) -> None:
-        # The work directory belongs to the mounted overlay; a restored branch gets a fresh one.
+        # The work directory belongs to the mounted overlay; a restored branch gets a new one.
         target.mkdir()
         for entry in sorted(layer.iterdir()):
             if entry.name != "work":
@@ -47,7 +47,7 @@ class OverlayLayers:
 
     def _copy(self, source: Path, target: Path) -> None:
         # cp keeps what makes an upper directory one: whiteouts (device 0:0) and trusted.overlay.* attributes.
-        # It ends with us: a killed caller must not leave a copy behind that goes on while recovery removes it.
+        # cp ends with us: a killed caller must not leave one that still copies while recovery removes its files.
         command = (
             "setpriv",
             "--pdeathsig",

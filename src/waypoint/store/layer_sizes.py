@@ -1,4 +1,4 @@
-"""What the files of one checkpoint take beyond those of the one it came from."""
+"""How much the files of a checkpoint take beyond those of its parent."""
 
 import os
 import stat
@@ -12,7 +12,7 @@ _OWN = ".waypoint"  # our init, in every layer
 
 
 def added_by_layer(layer: Path, parent: Path | None) -> int:
-    """The bytes of ``layer`` that lie in places of their own. Files that did not change are not looked into."""
+    """The bytes on disk that ``layer`` does not share with ``parent``. Files that did not change are not opened."""
     total = 0
     for directory, below, files in os.walk(layer / "upper"):
         if _OWN in below and directory == os.fspath(layer / "upper"):

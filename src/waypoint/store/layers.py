@@ -1,4 +1,4 @@
-"""The saved files of a branch: what a way of storing them must offer.
+"""The saved files of a branch: what a driver that stores them must offer.
 
 A *layer* is a directory with the ``upper`` and ``work`` directories of an overlay. There are two drivers:
 :mod:`waypoint.store.btrfs_layers` (a layer is a subvolume, capture is a snapshot) and
@@ -17,13 +17,13 @@ class LayerDriver(Protocol):
     name: str
 
     def create(self, layer: Path, numbers: Path | None = None) -> None:
-        """Make an empty layer; with ``numbers``, one over a tree that was given to :meth:`number_after`."""
+        """Make an empty layer; with ``numbers``, one over a tree that was given to :meth:`reserve_inode_numbers`."""
 
-    def number_after(self, tree: Path, numbers: Path) -> None:
-        """See to it that no file of a layer created with ``numbers`` from now on has the inode number of one in ``tree``.
+    def reserve_inode_numbers(self, tree: Path, numbers: Path) -> None:
+        """Make sure that a layer created with ``numbers`` from now on has no inode number in common with ``tree``.
 
-        The kernel takes a tree of the pool and a layer above it for one file system, and shows their numbers as they are.
-        Two files of one number are the same to ``cp`` and ``find``.
+        The kernel takes a tree of the pool and a layer above it for one file system, and shows their numbers unchanged.
+        ``cp`` and ``find`` take two files with one number for the same file.
         """
 
     def capture(self, layer: Path, target: Path) -> None:
@@ -36,4 +36,4 @@ class LayerDriver(Protocol):
         """Remove a layer, saved or live. Done already is fine."""
 
     def flush(self, layer: Path) -> None:
-        """Write out what is dirty, so that a capture soon after has little left to write."""
+        """Write out dirty data, so that a capture soon after has little left to write."""

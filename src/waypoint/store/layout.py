@@ -12,7 +12,7 @@ WORK = "work"
 
 
 def new_id(nbytes: int = 6) -> str:
-    """A fresh random id, as hexadecimal digits."""
+    """A new random id, as hexadecimal digits."""
     return os.urandom(nbytes).hex()
 
 
@@ -40,7 +40,7 @@ class Layout:
         return Path(facts_path(str(self.state_dir)))
 
     def kdat(self, criu_version: str) -> Path:
-        """What this CRIU knows of the kernel that is running now; another of either must ask again."""
+        """What this version of CRIU found out about the running kernel; another version or kernel must ask again."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return self.state_dir / f"criu-{criu_version}-{boot}.kdat"
 
@@ -59,7 +59,7 @@ class Layout:
         return self.session(session_id) / branch
 
     def work_directory(self, session_id: str) -> Path:
-        """Where the host has the workspace of ``main`` mounted, in a session that wants it and names no other place."""
+        """Where the host has the workspace of ``main`` mounted, in a session that wants it and names no other directory."""
         return self.session(session_id) / WORK
 
     def mount(self, incarnation: str) -> Path:
@@ -79,7 +79,7 @@ class Layout:
     def checkpoint_layer(self, checkpoint_id: str) -> Path:
         return self.checkpoint(checkpoint_id) / "files"
 
-    def checkpoint_room(self, checkpoint_id: str) -> Path:
+    def checkpoint_space_left(self, checkpoint_id: str) -> Path:
         """How much of the disk limit was left, if the session has one."""
         return self.checkpoint(checkpoint_id) / "room"
 
@@ -92,7 +92,7 @@ class Layout:
         return self.checkpoint(checkpoint_id) / "program.json"
 
     def program_aside(self, incarnation: str) -> Path:
-        """A program of the host that a restore has ended, until the restore has succeeded."""
+        """A host program that a restore has saved and ended, until the restore has succeeded."""
         return self.pool / "programs" / incarnation
 
     def images(self, checkpoint_id: str) -> Path:
@@ -109,8 +109,8 @@ class Layout:
         return path.parent == self.base("")
 
     @property
-    def numbers(self) -> Path:
-        """What layers over bases of the pool begin as: empty, but its files are numbered after those of all bases."""
+    def inode_numbers(self) -> Path:
+        """What layers over bases of the pool are copies of: empty, but with inode numbers above those of all bases."""
         return self.pool / "numbers"
 
     def base_draft(self, draft: str) -> Path:

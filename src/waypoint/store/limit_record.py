@@ -1,7 +1,7 @@
 """Where the kernel counts what reaches the limits of an incarnation: one small file for each that has limits.
 
-A command reads it before it runs (:mod:`waypoint.session.commands.limits_reached`), so this is kept light; one in a branch without
-limits pays for looking for a file that is not there.
+A command reads it before it runs (:mod:`waypoint.session.commands.limits_reached`), so this is kept light; in a branch
+without limits a command only looks for a file that does not exist.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UNITS = ("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)
 
 
 class CountedLimit:
-    """A limit by its name, how much it is, and the file (with a key in it, or a directory) that tells of it."""
+    """A limit: its name, its value, and where the kernel counts it (a file and a key in it, or a directory)."""
 
     __slots__ = ("key", "maximum", "name", "path")
 
@@ -40,7 +40,7 @@ def write_limits(state_dir: str, incarnation: str, limits: Sequence[CountedLimit
 
 
 def read_limits(state_dir: str, incarnation: str) -> list[CountedLimit]:
-    """None where the incarnation has no limits that can be reached."""
+    """The limits of an incarnation that can be reached; empty if it has none."""
     try:
         with open(limits_path(state_dir, incarnation)) as record:
             lines = record.read().splitlines()
@@ -54,7 +54,7 @@ def read_limits(state_dir: str, incarnation: str) -> list[CountedLimit]:
 
 
 def remove_record(state_dir: str, incarnation: str) -> None:
-    """Done already is fine."""
+    """Remove the record of an incarnation. Done already is fine."""
     try:
         os.unlink(limits_path(state_dir, incarnation))
     except FileNotFoundError:
@@ -62,7 +62,7 @@ def remove_record(state_dir: str, incarnation: str) -> None:
 
 
 def size_text(size_bytes: float) -> str:
-    """As it may be written on the command line: ``256M``, ``1.5G``."""
+    """A size as it may be written on the command line: ``256M``, ``1.5G``."""
     for unit, factor in _UNITS:
         if size_bytes >= factor:
             return f"{size_bytes / factor:.4g}{unit}"

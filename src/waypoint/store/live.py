@@ -1,6 +1,6 @@
-"""As much of the state directory as a command in a running branch needs: who it is, and where it lives.
+"""As much of the state directory as a command in a running branch needs: which branch it is, and where it runs.
 
-:class:`waypoint.store.catalogue.Catalogue` is the rest. The two are apart because a command line imports
+:class:`waypoint.store.catalogue.Catalogue` is the rest. The two are separate because the command line imports
 this one for every command (docs/adr/0003-command-line-starts-fast.md).
 """
 
@@ -43,7 +43,7 @@ def lock_path(state_dir: str, name: str) -> str:
 
 
 def limits_path(state_dir: str, incarnation: str) -> str:
-    """Which limits a live branch has that can be reached; there is no such file if it has none."""
+    """The record of the limits that a live branch can reach; it does not exist if there are none."""
     return f"{state_dir}/limits/{incarnation}"
 
 
@@ -53,7 +53,7 @@ def root_path(state_dir: str, incarnation: str) -> str:
 
 
 def require_set_up(state_dir: str) -> None:
-    """Raise what the user has to hear first: not root, or no set-up yet."""
+    """Raise what the user has to settle first: not root, or not set up yet."""
     if os.geteuid() != 0:
         raise NotPermitted("waypoint needs root", hint="run it with sudo")
     if not os.path.exists(facts_path(state_dir)):
@@ -73,7 +73,7 @@ class LiveCatalogue(Database):
         return str(rows[0]["id"])
 
     def incarnation(self, session_id: str, branch: str) -> str:
-        """The present incarnation of a branch. Raises Suspended if it has none."""
+        """The current incarnation of a branch. Raises Suspended if it has none."""
         rows = self._rows(
             "SELECT incarnation, is_suspended FROM branches WHERE session_id = ? AND name = ?",
             session_id,
@@ -90,7 +90,7 @@ class LiveCatalogue(Database):
         return self._of_session(session_id, "workspace")
 
     def settings_text(self, session_id: str) -> str:
-        """What was asked for when the session was made; see waypoint.store.settings_column."""
+        """What was asked for when the session was created; see waypoint.store.settings_column."""
         return self._of_session(session_id, "settings")
 
     def _of_session(self, session_id: str, column: str) -> str:
@@ -106,7 +106,7 @@ class LiveCatalogue(Database):
     def record(
         self, kind: str, session_id: str, branch: str, total_ms: float, phases_ms: Mapping[str, float]
     ) -> None:
-        """An operation that changes nothing on the host, such as a command: recorded when it is over."""
+        """Record an operation that changes nothing on the host, such as a command, when it is over."""
         self._write(
             "INSERT INTO operations (kind, session_id, branch, status, began_at, total_ms, phases_ms)"
             " VALUES (?, ?, ?, 'done', ?, ?, ?)",

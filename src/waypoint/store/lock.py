@@ -26,12 +26,12 @@ ASK_AGAIN_S = 0.02
 __all__ = ["attendant_lock", "branch_lock", "forwarder_lock", "gate_lock", "locked", "terminal_lock"]
 
 
-# The names of locks have separators that names of branches and terminals cannot hold. What is of a session and not of one of
-# its branches stands where an empty name of a branch would.
+# Names of locks contain separators that names of branches and terminals cannot contain. A lock of a whole session has an
+# empty name in place of the branch's.
 
 
 def branch_lock(session_id: str, branch: str) -> str:
-    """The name of a branch's lock; without a branch, of the session's own."""
+    """The name of a branch's lock; without a branch, of the session's own lock."""
     return f"{session_id}:{branch}" if branch else session_id
 
 
@@ -41,7 +41,7 @@ def attendant_lock(session_id: str) -> str:
 
 
 def forwarder_lock(session_id: str) -> str:
-    """Held by the background process that leads ports of the host to ports of a session's branches."""
+    """Held by the background process that forwards ports of the host to ports of a session's branches."""
     return f"{session_id}::forwarder"
 
 
@@ -56,9 +56,9 @@ def terminal_lock(session_id: str, branch: str, terminal: str) -> str:
 class locked:
     """Hold the lock at ``path`` for the block; its descriptor is the block's value.
 
-    A lock held by someone else is waited for; with ``wait=False``, or after ``timeout_s``, that raises Busy,
-    naming ``what``, with ``hint``. A child that inherits
-    the descriptor keeps the lock until it ends, even if we die first.
+    It waits for a lock that someone else holds; with ``wait=False``, or after ``timeout_s``, it raises Busy,
+    naming ``what``, with ``hint``. A child that inherits the descriptor keeps the lock until it ends, even if
+    we die first.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class locked:
         if self._deadline is None:
             fcntl.flock(fd, self._kind)
             return
-        while True:  # flock knows no time limit of its own: ask until ours is over
+        while True:  # flock has no timeout: ask until ours is over
             try:
                 fcntl.flock(fd, self._kind | fcntl.LOCK_NB)
             except BlockingIOError:

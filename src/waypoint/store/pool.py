@@ -1,10 +1,10 @@
 """The pool: the storage that holds bases, branches and checkpoints.
 
-Three kinds, best first, chosen once from what the host can do, told to the user and recorded in
+Three kinds, best first, chosen once from what the host can do, reported to the user and recorded in
 ``pool.json``; never switched afterwards:
 
 ``btrfs-native``
-    The state directory lies on a btrfs that is not the root's: the pool is a subvolume of it.
+    The state directory is on a btrfs that is not the root's: the pool is a subvolume of it.
 ``btrfs-loop``
     A sparse file with its own btrfs on a loop device, mounted at ``<state>/pool``. Being another file system
     than ``/``, it lets an overlay use the host's own root as its lower layer.
@@ -56,7 +56,7 @@ Progress = Callable[[str], None]
 LABEL = "waypoint-pool"
 DEFAULT_SIZE_BYTES = 64 << 30
 DEFAULT_SHARE_OF_FREE_SPACE = 0.8
-MIN_SIZE_BYTES = 256 << 20  # btrfs itself asks for 109 MiB; below this there is no room for a checkpoint
+MIN_SIZE_BYTES = 256 << 20  # btrfs itself asks for 109 MiB; below this a checkpoint does not fit
 # Nothing of a branch is run from the pool's own mount: set-user-id files and device nodes made inside a
 # branch work in its overlay and are dead here.
 MOUNT_FLAGS = MS_NOATIME | MS_NOSUID | MS_NODEV
@@ -64,7 +64,7 @@ MOUNT_OPTIONS = "discard=async"  # gives the space of deleted checkpoints back t
 DIRECT_IO = True
 RELEASE_TIMEOUT_S = 2.0  # a scanner such as udev may hold the device a moment after the unmount
 CLOSE_TIMEOUT_S = (
-    30.0  # the kernel may have to write out much before it lets go of a pool that nobody has any more
+    30.0  # the kernel may have to write out much before it releases a pool that nobody uses any more
 )
 
 
@@ -92,9 +92,7 @@ def create_pool(state_dir: Path, *, size_bytes: int | None = None, progress: Pro
             write_record(pool)
             progress(f"pool: {_describe(pool)}")
         elif size_bytes is not None and pool.size_bytes is not None and size_bytes != pool.size_bytes:
-            progress(
-                f"pool: exists with {pool.size_bytes} bytes; its size is changed by: waypoint pool resize"
-            )
+            progress(f"pool: exists with {pool.size_bytes} bytes; to change its size: waypoint pool resize")
         _mount_if_needed(pool)
     return pool
 
@@ -129,7 +127,7 @@ def resize_pool(pool: Pool, size_bytes: int) -> Pool:
             used = pool_usage(pool).used_bytes
             raise StoreError(
                 f"cannot shrink the pool from {current} to {size_bytes} bytes ({used} are in use)",
-                hint="a pool only grows; unused space of its file takes no space on the host",
+                hint="a pool can only grow; what is unused in its file takes no space on the host",
             )
         os.truncate(pool.image, size_bytes)
         device = find_loop(pool.image)
@@ -179,7 +177,7 @@ def _in_use(pool: Pool) -> Busy:
 
 
 def _devices(pool: Pool) -> list[str]:
-    """Where it is mounted from, as mountinfo numbers it; none if it is not."""
+    """The devices that it is mounted from, numbered as in mountinfo; empty if it is not mounted."""
     root = os.fspath(pool.root)
     return [mount.device for mount in read_mounts() if mount.path == root]
 
@@ -249,7 +247,9 @@ def _adopt_loop(state_dir: Path) -> Pool:
     image = state_dir / "pool.img"
     superblock = read_superblock(image)
     if superblock is None or superblock.label != LABEL:
-        raise StoreError(f"{image} is not a pool of ours", hint="move the file away and run: waypoint setup")
+        raise StoreError(
+            f"{image} is not a pool of Waypoint", hint="move the file away and run: waypoint setup"
+        )
     return Pool(
         state_dir=state_dir,
         kind=PoolKind.LOOP,
@@ -276,17 +276,17 @@ def _is_mounted(pool: Pool) -> bool:
 
 
 def _mount_if_needed(pool: Pool) -> None:
-    """Called under the lock."""
+    """The caller holds the pool's lock."""
     if _is_mounted(pool):
         return
     if pool.kind is not PoolKind.LOOP:
         raise StoreError(
-            f"the pool directory {pool.root} is gone", hint=f"remove {record_path(pool.state_dir)}"
+            f"the pool directory {pool.root} no longer exists", hint=f"remove {record_path(pool.state_dir)}"
         )
     if not pool.image.exists():
         raise StoreError(
-            f"the pool's file {pool.image} is gone",
-            hint=f"bring it back or remove {record_path(pool.state_dir)}",
+            f"the pool's file {pool.image} no longer exists",
+            hint=f"put it back or remove {record_path(pool.state_dir)}",
         )
     pool.root.mkdir(mode=0o700, exist_ok=True)
     # Another mount namespace may have it mounted. The same device must serve both: btrfs refuses to mount
@@ -328,7 +328,7 @@ def _is_in_use(pool: Pool, devices: Sequence[str]) -> bool:
 
 
 def _locked(state_dir: Path) -> locked:
-    """Let one process at a time make, mount, grow or unmount the pool."""
+    """Held while a process makes, mounts, grows or unmounts the pool."""
     return locked(state_dir / "pool.lock", what="the pool")
 
 

@@ -34,7 +34,7 @@ class Pool:
 
     @property
     def root(self) -> Path:
-        """The directory everything in the pool lies under."""
+        """The directory that holds everything in the pool."""
         return self.state_dir / "pool"
 
     @property
@@ -49,7 +49,7 @@ class Pool:
 
 
 def record_path(state_dir: Path) -> Path:
-    """Where the record is."""
+    """The path of the record."""
     return state_dir / "pool.json"
 
 

@@ -51,5 +51,5 @@ def _network(fields: dict[str, Any]) -> Network:
 
 
 def session_settings(catalogue: LiveCatalogue, session_id: str) -> SessionSettings:
-    """What was asked for when the session was made."""
+    """What was asked for when the session was created."""
     return decode_settings(catalogue.settings_text(session_id))

@@ -100,9 +100,9 @@ class MemoryLimit:
         """
         return self._set_first(limit_bytes) if self._is_first else self._set_second(limit_bytes)
 
-    def set_with_room(self, limit_bytes: int, room_bytes: int) -> None:
-        """A limit so far above ``limit_bytes``, or above what is in use if that is more, for a short time."""
-        limit = str(max(limit_bytes, self.usage()) + room_bytes)
+    def set_with_reserve(self, limit_bytes: int, reserve_bytes: int) -> None:
+        """Set a limit of ``reserve_bytes`` above ``limit_bytes``, or above what is in use if that is more; not for long."""
+        limit = str(max(limit_bytes, self.usage()) + reserve_bytes)
         if self._is_first:
             self._lift_first()  # the limit that includes swap would have to be raised first
             (self.group / "memory.limit_in_bytes").write_text(limit)

@@ -156,7 +156,7 @@ class Draft:
         path = self._context.layout.base(record.id)
         with self.step("seal"):
             record = replace(record, size_bytes=tree_size(self.tree))
-            self._context.platform.layers.number_after(self.tree, self._context.layout.numbers)
+            self._context.platform.layers.reserve_inode_numbers(self.tree, self._context.layout.inode_numbers)
             self._context.platform.layers.delete(path)  # of one that was cut off just here
             if self._context.platform.layers.name == "btrfs":
                 snapshot_subvolume(self.tree, path, read_only=True)

@@ -250,9 +250,9 @@ def _hand_over(address: BranchAddress, client: ShellClient, incarnation: str, fr
     except InitRefused as refusal:
         if _QUOTA_EXCEEDED not in str(refusal):
             raise
-    from waypoint.session.commands.disk_room import with_room
+    from waypoint.session.commands.disk_space import start_with_reserve
 
-    return with_room(address, incarnation, len(frame), lambda: client.start(frame))
+    return start_with_reserve(address, incarnation, len(frame), lambda: client.start(frame))
 
 
 def _wait_for_prompt(

@@ -39,16 +39,16 @@ class LimitWatch:
                 if times > 0:
                     found.append(_reached(limit, times))
             elif _is_full(limit):
-                self._make_room(limit)
-                if not before or _is_full(limit):  # not of a command that has just made room
+                self._recount(limit)
+                if not before or _is_full(limit):  # not of a command that has just freed space
                     found.append(_reached(limit, None))
         return tuple(found)
 
-    def _make_room(self, limit: CountedLimit) -> None:
-        """What was deleted but is held by a checkpoint must not be in the way of the next command."""
-        from waypoint.session.commands.disk_room import find_room
+    def _recount(self, limit: CountedLimit) -> None:
+        """Count the files again: deleted files that a checkpoint holds must not hinder the next command."""
+        from waypoint.session.commands.disk_space import recount_disk_space
 
-        find_room(self._address, self._incarnation, limit.maximum)
+        recount_disk_space(self._address, self._incarnation, limit.maximum)
 
 
 def _reached(limit: CountedLimit, times: int | None) -> LimitReached:

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from waypoint.engine.branch_network import mend_network
+from waypoint.engine.branch_network import repair_network
 from waypoint.engine.checkpoint import prepare, save, save_files
 from waypoint.errors import AlreadyExists
 from waypoint.kernel.cgroup.freezer import Freezer
@@ -41,7 +41,7 @@ class Saving:
     def prepare(self, timeline: Timeline) -> None:
         """Do what can be done while the branch and its clients go on."""
         platform, checkpoint_id, branch = self.context.platform, self.checkpoint_id, self.branch
-        mend_network(platform, self.session, branch)
+        repair_network(platform, self.session, branch)
         prepare(platform, branch, checkpoint_id, timeline)
 
     def gate(self) -> locked:

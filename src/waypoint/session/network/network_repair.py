@@ -6,7 +6,7 @@ listed or has its ports listed, and all the time by the process that forwards po
 
 from contextlib import suppress
 
-from waypoint.engine.branch_network import is_cut_off, mend_network
+from waypoint.engine.branch_network import is_cut_off, repair_network
 from waypoint.errors import Busy, NotFound
 from waypoint.model import SessionRecord
 from waypoint.session.context import Context
@@ -27,4 +27,4 @@ def mend_networks(context: Context, session: SessionRecord) -> None:
                 except NotFound:  # destroyed since, and its locks with it: ours is not to stay
                     context.remove_locks(session.id, branch.name)
                     raise
-                mend_network(context.platform, session, now)
+                repair_network(context.platform, session, now)

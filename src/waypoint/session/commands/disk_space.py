@@ -1,9 +1,9 @@
-"""Room for the next command in a branch whose disk limit is reached."""
+"""Free space for the next command in a branch that has reached its disk limit."""
 
 from collections.abc import Callable
 from pathlib import Path
 
-from waypoint.engine.disk_limit import count_anew
+from waypoint.engine.disk_limit import recount_space_left
 from waypoint.engine.platform import cgroup_of
 from waypoint.errors import Busy, EngineError, ShellError
 from waypoint.kernel.cgroup.group import find_cgroup2
@@ -14,26 +14,28 @@ from waypoint.store.limit_record import read_limits
 from waypoint.store.live import lock_path
 from waypoint.store.lock import branch_lock, locked
 
-__all__ = ["find_room", "with_room"]
+__all__ = ["recount_disk_space", "start_with_reserve"]
 
-RAISED_BYTES_MAX = 16 << 20  # all such texts together, and what commands have used of it
+RAISED_BYTES_MAX = 16 << 20  # for all such texts together, and what commands have used of it
 RESERVE_BYTES = 512 << 10  # for the metadata that the text of a command changes
 
 
-def find_room(address: BranchAddress, incarnation: str, limit: int) -> None:
-    """Count the files anew. If someone works on the branch, or it does not stop, the next command is early enough."""
+def recount_disk_space(address: BranchAddress, incarnation: str, limit: int) -> None:
+    """Count the files again. If the branch is busy or does not freeze, do nothing: the next command tries again."""
     try:
-        with _holding(address) as lock:
+        with _branch_lock(address) as lock:
             _count(Layout(Path(address.state_dir)), incarnation, limit, lock)
     except (Busy, EngineError):
         return
 
 
-def with_room(address: BranchAddress, incarnation: str, text_bytes: int, start: Callable[[], int]) -> int:
+def start_with_reserve(
+    address: BranchAddress, incarnation: str, text_bytes: int, start: Callable[[], int]
+) -> int:
     """Start a command whose text did not fit: init keeps it in a file of the branch.
 
-    The limit is raised by a little for that time only, which the command may use as it begins at once. Without it
-    nobody could free space in a terminal.
+    The limit is raised a little, only until the command has started; the command may use that too. Without it nobody
+    could free space from a terminal.
     """
     reserve = RESERVE_BYTES + text_bytes
     limit = next(
@@ -43,7 +45,7 @@ def with_room(address: BranchAddress, incarnation: str, text_bytes: int, start: 
         return start()
     layout = Layout(Path(address.state_dir))
     try:
-        with _holding(address) as lock:
+        with _branch_lock(address) as lock:
             if _count(layout, incarnation, limit.maximum, lock) > reserve:
                 return start()
             account = Account.of(layout.layer(incarnation))
@@ -62,10 +64,10 @@ def with_room(address: BranchAddress, incarnation: str, text_bytes: int, start: 
 
 def _count(layout: Layout, incarnation: str, limit: int, lock: int) -> int:
     cgroup = cgroup_of(layout, find_cgroup2(), incarnation)
-    return count_anew(layout, incarnation, limit, cgroup, hold=(lock,))
+    return recount_space_left(layout, incarnation, limit, cgroup, hold=(lock,))
 
 
-def _holding(address: BranchAddress) -> locked:
-    """The branch's lock. Not waited for: whoever holds it may be waiting for us."""
+def _branch_lock(address: BranchAddress) -> locked:
+    """The branch's lock, without waiting for it: whoever holds it may be waiting for us."""
     name = branch_lock(address.session_id, address.branch)
     return locked(lock_path(address.state_dir, name), what=address.where, wait=False)
