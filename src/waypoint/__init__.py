@@ -1,7 +1,7 @@
 """Waypoint: live terminal sessions that can be checkpointed, restored and branched.
 
-``waypoint.open()`` is the way in; ``docs/architecture.md`` explains what lies beneath. Names are imported when
-they are first used, so that ``import waypoint`` costs next to nothing.
+Start with ``waypoint.open()``; ``docs/architecture.md`` explains how it works. Names are imported when they are
+first used, so that ``import waypoint`` costs next to nothing.
 """
 
 TYPE_CHECKING = False  # see waypoint.errors
@@ -26,7 +26,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_WHERE = {
+_MODULES = {
     "Branch": "session.session",
     "CheckpointRecord": "model",
     "CommandResult": "session.commands.exec",
@@ -41,8 +41,8 @@ _WHERE = {
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        if name not in _WHERE:
+        if name not in _MODULES:
             raise AttributeError(f"module 'waypoint' has no attribute {name!r}")
         from importlib import import_module
 
-        return getattr(import_module(f"waypoint.{_WHERE[name]}"), name)
+        return getattr(import_module(f"waypoint.{_MODULES[name]}"), name)

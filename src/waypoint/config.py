@@ -1,8 +1,8 @@
-"""Settings: a flag wins over the environment, that over a file, a file over the default.
+"""Settings: a flag wins over an environment variable, a variable over a file, a file over the default.
 
-Only the edges (the command line, :func:`waypoint.open` and the creation of sessions) look at them; everything
-below is given what they say. The program has two names, and each has its own variables and files: ``waypoint``
-reads ``WAYPOINT_*``, ``checkpoint-lite`` reads ``CHECKPOINT_*`` and where that says nothing ``WAYPOINT_*``.
+Only the command line, :func:`waypoint.open` and the creation of sessions read them; the layers below get the
+values as arguments. The program has two names, and each has its own variables and files: ``waypoint`` reads
+``WAYPOINT_*``; ``checkpoint-lite`` reads ``CHECKPOINT_*``, and ``WAYPOINT_*`` where that is not set.
 docs/cli.md tells users what each key means.
 """
 
@@ -34,13 +34,13 @@ WAYPOINT = "waypoint"
 CHECKPOINT_LITE = "checkpoint-lite"
 DEFAULT_STATE_DIR = "/var/lib/waypoint"
 _PREFIXES = {WAYPOINT: ("WAYPOINT_",), CHECKPOINT_LITE: ("CHECKPOINT_", "WAYPOINT_")}
-_TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))  # as the originals read them
+_TRUE = frozenset(("1", "t", "T", "TRUE", "true", "True"))  # the spellings that older configurations use
 _FALSE = frozenset(("0", "f", "F", "FALSE", "false", "False"))
-_FILE_HINT = 'correct or remove the file; it may say {"state_dir": "/path"}'
+_FILE_HINT = 'correct or remove the file; an example: {"state_dir": "/path"}'
 
 
 class Key:
-    """One key of a file, and the variable for it (after the prefix). ``note`` says that it changes nothing, and why."""
+    """One key of a file, and its variable (without the prefix). ``note`` is why it has no effect, if it has none."""
 
     __slots__ = ("default", "kind", "name", "note", "variable")
 
@@ -61,7 +61,7 @@ KEYS = (
         "session_info_dir",
         "path",
         None,
-        note="the sessions are known to the catalogue in the state directory, not to files of their own",
+        note="sessions are recorded in the catalogue in the state directory, not in files of their own",
     ),
     Key("preserve_session_on_cleanup", "flag", False),
     Key("phase_stats", "flag", False),
@@ -86,9 +86,9 @@ _BY_NAME = {key.name: key for key in KEYS}
 
 
 class Setting:
-    """A value and where it is from: ``default``, ``flag``, ``env:VARIABLE`` or ``config:FILE``.
+    """A value and where it comes from: ``default``, ``flag``, ``env:VARIABLE`` or ``config:FILE``.
 
-    ``reason`` is why it changes nothing here, if it does not.
+    ``reason`` is why the value has no effect, if it has none.
     """
 
     __slots__ = ("key", "reason", "source", "value")
@@ -105,7 +105,7 @@ class Setting:
 
     @property
     def note(self) -> str:
-        """What to tell a user who has set a key that changes nothing here; empty otherwise."""
+        """A message for a user who has set a key that has no effect; empty otherwise."""
         if not self.reason or self.is_default or self.value is False:
             return ""
         return f"{self.key.name} ({self.source}) changes nothing here: {self.reason}"
@@ -114,20 +114,20 @@ class Setting:
 def config_files(
     environ: Mapping[str, str], *, program: str = WAYPOINT, executable: str | None = None
 ) -> list[str]:
-    """Where a configuration file is looked for; the first that exists is the one used."""
-    explicit = _explicit(environ, program)
+    """The paths at which a configuration file may be; the first that exists is used."""
+    explicit = _config_variable(environ, program)
     if explicit:
         return [environ[explicit]]
     xdg = environ.get("XDG_CONFIG_HOME")
     personal = f"{xdg}/{program}" if xdg else f"{environ.get('HOME', '/root')}/.{program}"
-    beside = [] if executable is None else [os.path.dirname(os.path.realpath(executable))]
-    return [f"{directory}/config.json" for directory in (*beside, personal, f"/etc/{program}")]
+    program_dir = [] if executable is None else [os.path.dirname(os.path.realpath(executable))]
+    return [f"{directory}/config.json" for directory in (*program_dir, personal, f"/etc/{program}")]
 
 
 def find_state_dir(
     flag: str | None, *, environ: Mapping[str, str], files: Sequence[str], program: str = WAYPOINT
 ) -> str:
-    """The state directory in force. Raises UsageError on a file or a path that cannot serve."""
+    """The state directory to use. Raises UsageError if a file or the path is not valid."""
     return str(_state_dir(flag, read_config(environ=environ, files=files), environ, files, program).value)
 
 
@@ -138,38 +138,38 @@ def _state_dir(
     files: Sequence[str],
     program: str,
 ) -> Setting:
-    """The older ``sessions_dir`` names the state directory too, where ``state_dir`` does not."""
+    """The setting of the state directory; the older key ``sessions_dir`` counts where ``state_dir`` is not set."""
     key, older = _BY_NAME["state_dir"], _BY_NAME["sessions_dir"]
     found = Setting(key, flag, "flag") if flag else None
-    for prefix in _PREFIXES[program]:  # that of the program itself counts more than a newer name
+    for prefix in _PREFIXES[program]:  # its own prefix wins, even with the older key
         found = found or _from_environ(key, environ, [prefix]) or _from_environ(older, environ, [prefix])
     found = found or _from_file(key, stored, files) or _from_file(older, stored, files)
     found = found or Setting(key, key.default, "default")
     chosen = str(found.value)
     if not chosen.startswith("/"):
         raise UsageError(
-            f"state directory {chosen!r} is not an absolute path{_named(found)}",
-            hint=f"write for example /{chosen}",
+            f"state directory {chosen!r} is not an absolute path{_source_note(found)}",
+            hint=f"write an absolute path, such as /{chosen}",
         )
-    chosen = os.path.realpath(chosen)  # one directory, one name: branches are found by it
+    chosen = os.path.realpath(chosen)  # one path for one directory: branches are found by it
     # CRIU runs with a small file system of its own over /run, see native/init/enter.c.
     is_in_run = chosen == "/run" or chosen.startswith("/run/")
     if is_in_run or any(character in chosen for character in ":,\\\n"):
         raise UsageError(
-            f"state directory {chosen!r} must not be below /run or contain ':', ',' or '\\'{_named(found)}",
-            hint=f"choose another place, such as {DEFAULT_STATE_DIR}",
+            f"state directory {chosen!r} must not be below /run or contain ':', ',' or '\\'{_source_note(found)}",
+            hint=f"choose another directory, such as {DEFAULT_STATE_DIR}",
         )
     return Setting(found.key, chosen, found.source)
 
 
-def _named(setting: Setting) -> str:
+def _source_note(setting: Setting) -> str:
     return "" if setting.source == "flag" else f" ({setting.key.name}, {setting.source})"
 
 
 def read_settings(
     flag: str | None, *, environ: Mapping[str, str], files: Sequence[str], program: str = WAYPOINT
 ) -> dict[str, Setting]:
-    """All settings by key, each with its source. Raises UsageError on one that is not understood."""
+    """All settings by key, each with its source. Raises UsageError if one is not valid."""
     stored = read_config(environ=environ, files=files)
     state_dir = _state_dir(flag, stored, environ, files, program)
     settings: dict[str, Setting] = {}
@@ -187,13 +187,13 @@ def read_settings(
 
 
 def configured_list(stored: Mapping[str, object], key: str) -> list[str]:
-    """A list of strings in what read_config() has read; empty if the file does not say."""
+    """A list of strings from what read_config() returned; empty if the file does not have the key."""
     value = stored.get(key)
     return value if isinstance(value, list) else []
 
 
 def read_config(*, environ: Mapping[str, str], files: Sequence[str]) -> dict[str, object]:
-    """What the first file that exists says, by key. Raises UsageError on one that is not understood."""
+    """The keys and values of the first file that exists. Raises UsageError if it is not valid."""
     path = _used_file(files)
     if path is None:
         named = [name for name in ("WAYPOINT_CONFIG", "CHECKPOINT_CONFIG") if environ.get(name) in files]
@@ -217,7 +217,7 @@ def read_config(*, environ: Mapping[str, str], files: Sequence[str]) -> dict[str
         if key is None:
             raise UsageError(
                 f"configuration file {path}: unknown key {name!r}",
-                hint=f"known are {', '.join(sorted(_BY_NAME))}",
+                hint=f"known keys: {', '.join(sorted(_BY_NAME))}",
             )
         kind = {"path": "a string", "flag": "true or false", "list": "a list of strings"}[key.kind]
         if not _is_valid(key, value):
@@ -235,7 +235,7 @@ def _used_file(files: Sequence[str]) -> str | None:
     return next((path for path in files if os.path.exists(path)), None)
 
 
-def _explicit(environ: Mapping[str, str], program: str) -> str | None:
+def _config_variable(environ: Mapping[str, str], program: str) -> str | None:
     return next((f"{p}CONFIG" for p in _PREFIXES[program] if environ.get(f"{p}CONFIG")), None)
 
 
@@ -251,7 +251,7 @@ def _from_environ(key: Key, environ: Mapping[str, str], prefixes: Sequence[str])
             return Setting(key, text, f"env:{name}")
         if text in _TRUE or text in _FALSE:
             return Setting(key, text in _TRUE, f"env:{name}")
-        raise UsageError(f"{name}={text!r} is neither true nor false", hint=f"unset it, or say {name}=true")
+        raise UsageError(f"{name}={text!r} is neither true nor false", hint=f"unset it, or set {name}=true")
     return None
 
 

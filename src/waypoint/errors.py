@@ -1,31 +1,31 @@
-"""Every error a caller can meet, by whose doing it is.
+"""Every error a caller can get, grouped by what caused it.
 
 ::
 
     WaypointError
     ├── UsageError              2    the request itself is wrong; nothing was touched
     │   ├── InvalidName         2
-    │   ├── BadSyntax           2    a line that is none to bash; nothing of it was run
+    │   ├── BadSyntax           2    a command that is not valid bash; nothing of it was run
     │   └── CommandTooLong      2
     ├── SessionError
     │   ├── NotFound            3    no such session, branch, checkpoint or base
     │   ├── AlreadyExists       5    the name is taken
-    │   ├── Busy                5    someone else works on the branch (only with no-wait)
+    │   ├── Busy                5    another caller works on the branch (only with no-wait)
     │   ├── BranchReplaced      5    the branch was restored while a command ran in it
-    │   ├── Suspended           5    the branch rests on disk: resume its session
+    │   ├── Suspended           5    the branch is suspended to disk: resume its session
     │   └── Broken              6    the branch no longer answers
     ├── CopyFailed              1    a file cannot be copied into or out of a branch
     ├── BuildFailed             1    a base could not be built, fetched or unpacked; nothing of it is left
-    ├── EngineError             6    the kernel or CRIU refused; the branch runs on as before
-    │   ├── ForkIncomplete      6    some of several new branches could not be made; the others are there
-    │   │   └── ResumeIncomplete 6   some branches of a session could not be brought back; the others run
+    ├── EngineError             6    the kernel or CRIU refused; the branch keeps running as before
+    │   ├── ForkIncomplete      6    some of several new branches could not be made; the others run
+    │   │   └── ResumeIncomplete 6   some branches of a session could not be resumed; the others run
     │   ├── DumpFailed          6
     │   ├── RestoreFailed       6
     │   ├── LaunchFailed        6
     │   ├── ShareUnavailable    6    a volume or secret of the host cannot be mounted
-    │   ├── BaseGone            6    the directory below a session is not at its place any more
-    │   ├── BaseMountGone       6    a file system of the host below the session is not mounted any more
-    │   └── CleanupFailed       6    something could not be undone; named in the message
+    │   ├── BaseGone            6    the base directory of a session was removed, moved or replaced by a link
+    │   ├── BaseMountGone       6    a file system of the host that the session uses is no longer mounted
+    │   └── CleanupFailed       6    a step could not be undone; the message names it
     ├── ShellError              6    the shell of a terminal cannot take the command
     │   ├── ShellDied           6
     │   ├── CommandTimedOut   124
@@ -33,7 +33,7 @@
     │   └── WaitTimedOut      124
     ├── StoreError              6
     │   ├── PoolFull            6
-    │   ├── DiskLimitReached    6    a branch may take no more space in the pool
+    │   ├── DiskLimitReached    6    a branch has used all the space that it may take in the pool
     │   ├── PoolNotReady        7    run ``waypoint setup``
     │   └── CatalogueTooNew     7    written by a newer version
     └── HostError               7    this machine lacks something
@@ -45,12 +45,12 @@
 
 The number is the exit code of the command line. ``code`` is the stable name used in
 ``--json`` output; it never changes for a class once released. The docstring of a class
-says in what state the session is when it is raised.
+says in what state the session is after the error.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as in typing, which costs a third of the interpreter's own start to import
+TYPE_CHECKING = False  # as in typing, whose import takes a third as long as the interpreter's own start
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -83,7 +83,7 @@ class UsageError(WaypointError):
 
 
 class InvalidName(UsageError):
-    """A name that may not be used as an id. Nothing was touched."""
+    """The name may not be used as an id. Nothing was touched."""
 
     code = "invalid_name"
 
@@ -93,14 +93,14 @@ class InvalidName(UsageError):
 
 
 class BadSyntax(UsageError):
-    """A command that bash cannot read. Nothing of it was run."""
+    """The command is not valid bash. Nothing of it was run."""
 
     code = "bad_syntax"
-    hint = "correct the line; what is not closed: a quote, a bracket, if, do?"
+    hint = "correct the command; is a quote, a bracket, an if or a do not closed?"
 
 
 class CommandTooLong(UsageError):
-    """A command of more bytes than a shell is given. Nothing of it was run."""
+    """The command has more bytes than a shell is given. Nothing of it was run."""
 
     code = "command_too_long"
 
@@ -143,14 +143,14 @@ class Busy(SessionError):
 
 
 class BranchReplaced(SessionError):
-    """The branch was restored or destroyed while a command ran in it; the command is gone with it."""
+    """The branch was restored or destroyed while a command ran in it; the command ended with it."""
 
     exit_code = 5
     code = "branch_replaced"
 
 
 class Suspended(SessionError):
-    """The branch rests on disk, and nothing of it runs. Nothing was touched."""
+    """The branch is suspended to disk, so nothing of it runs. Nothing was touched."""
 
     exit_code = 5
     code = "suspended"
@@ -158,22 +158,22 @@ class Suspended(SessionError):
     def __init__(self, session_id: str, branch: str) -> None:
         super().__init__(
             f"branch {branch!r} of session {session_id} is suspended",
-            hint=f"bring the session back: waypoint resume {session_id}",
+            hint=f"resume the session: waypoint resume {session_id}",
         )
 
 
 class Broken(SessionError):
-    """The branch does not answer any more. Its checkpoints are intact: restore one."""
+    """The branch no longer answers. Its checkpoints are intact: restore one."""
 
     exit_code = 6
     code = "broken"
 
 
 class CopyFailed(WaypointError):
-    """A file cannot be copied. The branch runs on, and no file at the destination is half of the old and the new."""
+    """A file cannot be copied. The branch keeps running; each file at the destination is the old one or the new one."""
 
     code = "copy_failed"
-    hint = "what was at the destination is whole; see to the cause and copy again"
+    hint = "no file at the destination is half written; fix the cause and copy again"
 
     def __init__(self, path: str, reason: str, *, hint: str = "") -> None:
         super().__init__(f"cannot copy {path!r}: {reason}", hint=hint)
@@ -185,18 +185,18 @@ class BuildFailed(WaypointError):
     """A base could not be made. Nothing of it is left, and no session was created."""
 
     code = "build_failed"
-    hint = "see to what the message names, and try again: steps that succeeded are not repeated"
+    hint = "fix what the message names and try again; steps that succeeded are not repeated"
 
 
 class EngineError(WaypointError):
-    """The kernel or CRIU refused an operation. The branch runs as before it."""
+    """The kernel or CRIU refused an operation. The branch keeps running as before."""
 
     exit_code = 6
     code = "engine"
 
 
 class DumpFailed(EngineError):
-    """CRIU could not save the processes. The branch runs on and no checkpoint was made."""
+    """CRIU could not save the processes. The branch keeps running and no checkpoint was made."""
 
     code = "dump_failed"
 
@@ -208,7 +208,7 @@ class DumpFailed(EngineError):
 
 
 class RestoreFailed(EngineError):
-    """CRIU could not bring the processes back. The branch that was to be replaced runs on."""
+    """CRIU could not restore the processes. The branch that they were to replace keeps running."""
 
     code = "restore_failed"
 
@@ -228,10 +228,10 @@ class LaunchFailed(EngineError):
 
 
 class ShareUnavailable(EngineError):
-    """A volume or secret of the host cannot be mounted. Nothing is left of the branch that was to have it."""
+    """A volume or secret of the host cannot be mounted. Nothing is left of the branch that needed it."""
 
     code = "share_unavailable"
-    hint = "no checkpoint holds it: bring it back on the host and try again"
+    hint = "checkpoints do not contain it: put it back on the host and try again"
 
     def __init__(self, share: str, reason: str, *, hint: str = "") -> None:
         super().__init__(f"cannot mount {share}: {reason}", hint=hint)
@@ -240,21 +240,21 @@ class ShareUnavailable(EngineError):
 
 
 class BaseGone(EngineError):
-    """The directory below a session is not where it was when the session began."""
+    """The base directory of a session was removed, moved or replaced by a link since the session began."""
 
     code = "base_gone"
 
     def __init__(self, session: str, path: str) -> None:
         super().__init__(
             f"{path}, the base of session {session}, is gone or has become a link",
-            hint="put the directory back at the same place, and repeat the command",
+            hint="put the directory back at the same path and repeat the command",
         )
 
 
 class BaseMountGone(EngineError):
-    """A file system of the host that was mounted when a session began is not mounted any more.
+    """A file system of the host that was mounted when a session began is no longer mounted.
 
-    What the session has changed there lies over its files, so nothing of the session can be brought back without it.
+    The changes of the session there are a layer over its files, so no branch can be restored without it.
     """
 
     code = "base_mount_gone"
@@ -263,8 +263,8 @@ class BaseMountGone(EngineError):
         many = len(paths) > 1
         super().__init__(
             f"{', '.join(paths)}: the host had {'file systems' if many else 'a file system'} mounted there when session"
-            f" {session} began, and {'has not all of them' if many else 'does not have it'} any more",
-            hint="mount it again on the host, at the same place, and repeat the command",
+            f" {session} began, and {'not all of them are' if many else 'it is not'} mounted now",
+            hint="mount it again on the host, at the same path, and repeat the command",
         )
 
 
@@ -285,11 +285,11 @@ class ForkIncomplete(EngineError):
 
 
 class ResumeIncomplete(ForkIncomplete):
-    """Some branches of a suspended session could not be brought back and stay suspended. The others run."""
+    """Some branches of a suspended session could not be resumed and stay suspended. The others run."""
 
     code = "resume_incomplete"
-    hint = "the others run; see to the cause and resume again, or fork a checkpoint"
-    what = "brought back"
+    hint = "the others run; fix the cause and resume again, or fork a checkpoint"
+    what = "resumed"
 
 
 class CleanupFailed(EngineError):
@@ -304,9 +304,9 @@ class CleanupFailed(EngineError):
 
 
 class LimitReached:
-    """A limit of a branch that was reached while a command ran: no error, but the reason of some.
+    """A limit that a branch reached while a command ran: not an error, but the reason of some.
 
-    ``times`` is how often it stopped something, None where nobody counts that.
+    ``times`` is how often it stopped something; None if that is not counted.
     """
 
     __slots__ = ("maximum", "message", "name", "times")
@@ -325,9 +325,9 @@ class LimitReached:
 
 
 class ShellError(WaypointError):
-    """The terminal's shell cannot take the command. The branch runs on.
+    """The terminal's shell cannot take the command. The branch keeps running.
 
-    ``limits_reached`` are the limits of the branch that were reached meanwhile.
+    ``limits_reached`` are the limits that the branch reached while the command ran.
     """
 
     exit_code = 6
@@ -335,7 +335,7 @@ class ShellError(WaypointError):
     limits_reached: tuple[LimitReached, ...] = ()
 
     def because_of(self: E, limits_reached: tuple[LimitReached, ...]) -> E:
-        """The same error, which names them too."""
+        """Add these limits to the error and to its message; return the error."""
         if limits_reached:
             self.limits_reached = limits_reached
             self.args = ("; ".join(map(str, (self, *limits_reached))),)
@@ -343,7 +343,7 @@ class ShellError(WaypointError):
 
 
 class ShellDied(ShellError):
-    """The shell ended (``exit``, a signal). The branch's other processes run on."""
+    """The shell ended (``exit``, a signal). The branch's other processes keep running."""
 
     code = "shell_died"
 
@@ -357,7 +357,7 @@ class ShellDied(ShellError):
 
 class CommandTimedOut(ShellError):
     """The command ran out of time. It was interrupted and the shell is still there, unless the message says
-    that the command resists."""
+    that the command cannot be interrupted."""
 
     exit_code = 124
     code = "timeout"
@@ -365,7 +365,7 @@ class CommandTimedOut(ShellError):
     def __init__(self, timeout_s: float, output: bytes = b"", *, resists: bool = False) -> None:
         tail = " and cannot be interrupted; it still runs" if resists else ""
         hint = (
-            "close its terminal (waypoint terminal close, then new), or restore a checkpoint"
+            "close its terminal and open a new one (waypoint terminal close, then new), or restore a checkpoint"
             if resists
             else "it was ended and the shell is free"
         )
@@ -383,13 +383,13 @@ class OutputLimitExceeded(ShellError):
     def __init__(self, limit_bytes: int, output: bytes = b"") -> None:
         super().__init__(
             f"the command wrote more than {limit_bytes} bytes and was ended",
-            hint="allow more (--output-limit), or let it write into a file",
+            hint="allow more (--output-limit), or let the command write to a file",
         )
         self.output = output
 
 
 class WaitTimedOut(ShellError):
-    """What was waited for did not happen in time. Nothing was changed."""
+    """The event that the caller waited for did not happen in time. Nothing was changed."""
 
     exit_code = 124
     code = "wait_timeout"
@@ -397,21 +397,22 @@ class WaitTimedOut(ShellError):
 
 
 class StoreError(WaypointError):
-    """The state directory cannot hold or give what was asked. Running branches are untouched."""
+    """The state directory cannot store or return what was asked for. Running branches are not affected."""
 
     exit_code = 6
     code = "store"
 
 
 class PoolFull(StoreError):
-    """No space left in the pool. The branch runs on and no checkpoint was made."""
+    """No space left in the pool. The branch keeps running and no checkpoint was made."""
 
     code = "pool_full"
     hint = "grow it (waypoint pool resize SIZE), or remove sessions (waypoint cleanup SESSION) or bases (waypoint base rm)"
 
 
 class DiskLimitReached(StoreError):
-    """The branch may take no more space in the pool. It runs on; what was at the destination is whole."""
+    """The branch has used all the space that it may take in the pool. It keeps running; no file at the destination is
+    half written."""
 
     code = "disk_limit"
 
@@ -424,7 +425,7 @@ class PoolNotReady(StoreError):
 
 
 class CatalogueTooNew(StoreError):
-    """The catalogue was written by a newer version and is left alone."""
+    """The catalogue was written by a newer version and was not touched."""
 
     exit_code = 7
     code = "catalogue_too_new"

@@ -1,8 +1,7 @@
-"""Steps of an operation: their names, how long they took, and who may watch them.
+"""The named steps of an operation: how long each took, and observers that are called when one starts.
 
 Every operation is a list of named steps. The same record feeds ``--timings``, the catalogue and the
-benchmarks. Observers see each step as it starts; the fault-injection tests use one to fail or to kill the
-process at every step in turn.
+benchmarks. The fault-injection tests use an observer to fail or to kill the process at every step in turn.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Timeline:
         self._began = time.perf_counter()
 
     def step(self, name: str) -> _Step:
-        """A block that is timed as step ``name``."""
+        """A context manager that times its block as step ``name``."""
         return _Step(self, name)
 
     def note(self, name: str, milliseconds: float) -> None:
@@ -36,7 +35,7 @@ class Timeline:
         self.phases_ms[name] = self.phases_ms.get(name, 0.0) + milliseconds
 
     def total_ms(self) -> float:
-        """Since the operation began."""
+        """The time since the operation began."""
         return (time.perf_counter() - self._began) * 1000
 
 

@@ -55,7 +55,7 @@ class Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageConfig:
-    """What an image says about its use. A base that is not from an image says nothing."""
+    """What an image says about how to run it. It is empty for a base that is not from an image."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: str | None = None
@@ -70,7 +70,7 @@ class ImageConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseRecord:
-    """A base stored in the pool. ``image`` is the image of the build store that has the same files, if any."""
+    """A base stored in the pool. ``image`` is the image in the build store with the same files, if there is one."""
 
     id: str
     names: tuple[str, ...]
@@ -89,16 +89,16 @@ class NetworkMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """A place outside that a session may reach: a host by name or address, on one port or on all."""
+    """A host that a session may reach, by name or address, on one port or on all."""
 
     host: str
     port: int | None = None
-    addresses: tuple[str, ...] = ()  # what the name meant when the session was made
+    addresses: tuple[str, ...] = ()  # of the name, looked up when the session was created
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """How a session reaches the outside. ``allowed`` is None where everything is; else nothing else is."""
+    """How a session reaches other hosts. ``allowed`` lists those it may reach; None means all."""
 
     mode: NetworkMode = NetworkMode.ISOLATED
     allowed: tuple[Allowed, ...] | None = None
@@ -106,7 +106,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What each branch of a session may use at most; None is no limit."""
+    """What each branch of a session may use at most; None means no limit."""
 
     memory_bytes: int | None = None
     cpus: float | None = None
@@ -134,7 +134,7 @@ class Volume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secret:
-    """A file of the host that is read anew for each incarnation and shown below /run/secrets."""
+    """A file of the host that is read again for each incarnation and shown below /run/secrets."""
 
     name: str
     source: str
@@ -142,7 +142,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSettings:
-    """What was asked for when the session was made, and holds for all of its branches."""
+    """What was asked for when the session was created; it applies to all of its branches."""
 
     shell: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
@@ -155,9 +155,9 @@ class SessionSettings:
     walls: Walls = Walls()
     volumes: tuple[Volume, ...] = ()
     secrets: tuple[Secret, ...] = ()
-    hidden: tuple[str, ...] = ()  # paths of the host that a session over its root does not see
-    shown: tuple[str, ...] = ()  # those that are hidden by default, but not here
-    work_dir: str | None = None  # where the host sees the live files of ``main`` as a mount
+    hidden: tuple[str, ...] = ()  # host paths hidden from a session whose base is the host's root
+    shown: tuple[str, ...] = ()  # paths that are hidden by default, but not from this session
+    work_dir: str | None = None  # where the live files of ``main`` are mounted on the host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +175,7 @@ class SessionRecord:
 class BranchRecord:
     """A live branch. ``incarnation`` names its files, mount and cgroup; a restore gives it a new one.
 
-    One that is suspended has none of these, and no ``init_pid``: that is 0. Its head is where it comes back.
+    A suspended branch has none of these, and its ``init_pid`` is 0. It will be restored from its head.
     """
 
     session_id: str
@@ -209,7 +209,7 @@ class CheckpointRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortRecord:
-    """A TCP port of a branch, and the port of the host's loopback that leads to it."""
+    """A TCP port of a branch, and the port of the host's loopback that is forwarded to it."""
 
     session_id: str
     branch: str
@@ -218,7 +218,7 @@ class PortRecord:
 
 
 class OperationKind(StrEnum):
-    """What was done: to a session, to a base, or in a branch."""
+    """The kinds of operations: on a session, on a base, or in a branch."""
 
     CREATE = "create"
     FORK = "fork"
@@ -237,7 +237,7 @@ class OperationKind(StrEnum):
     IMPORT = "import"
     REMOVE_BASE = "base-rm"
 
-    # These change nothing that could be left half made, and are recorded when they are over.
+    # These make nothing that could be left half made, so they are recorded only when they are over.
     EXEC = "exec"
     READ_FILE = "read_file"
     WRITE_FILE = "write_file"
@@ -272,7 +272,7 @@ class OperationRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyResult:
-    """What a copy into or out of a branch has copied; holes of files are not counted."""
+    """How much a copy into or out of a branch has copied; holes in files are not counted."""
 
     files: int
     directories: int

@@ -126,13 +126,16 @@ def test_what_cannot_be_run_is_refused_by_name(cli: Cli, shell: str) -> None:
         (["--isolated", "--cwd", "/no/such", "--", "true"], "/no/such: No such file"),
         (["--isolated", "--user", "no-such-user", "--", "true"], "no user named 'no-such-user'"),
         (["--isolated", "--env", "V", "--", "true"], "'V' is not NAME=VALUE"),
-        (["--isolated", "--terminal", "main", "--", "true"], "--isolated has no terminal"),
+        (["--isolated", "--terminal", "main", "--", "true"], "--isolated cannot be combined with --terminal"),
         (["--cwd", "/", "--", "true"], "--cwd needs --isolated"),
         (["--env", "V=1", "--", "true"], "--env needs --isolated"),
         (["--user", "nobody", "--", "true"], "--user needs --isolated"),
         (["--stdin", "--", "true"], "--stdin needs --isolated"),
-        (["--detach", "--timeout", "3", "--", "true"], "--timeout does not go with --detach"),
-        (["--detach", "--output-limit", "3", "--", "true"], "--output-limit does not go with --detach"),
+        (["--detach", "--timeout", "3", "--", "true"], "--timeout cannot be combined with --detach"),
+        (
+            ["--detach", "--output-limit", "3", "--", "true"],
+            "--output-limit cannot be combined with --detach",
+        ),
         (["--terminal", "main", "--timeout", "0", "--", "true"], "a timeout of 0.0 s"),
     ):
         ended = cli.run("exec", shell, *options)

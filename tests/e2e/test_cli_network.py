@@ -58,7 +58,7 @@ def test_a_server_in_a_branch_is_reached_until_it_is_taken_back(cli: Cli, shell:
         ]
     }
     assert cli("ports") == f"Exposed ports:\n  {place} -> {shell}:main port 8000 listening"
-    assert cli("unexpose", shell, "8000") == "Nothing leads to port 8000 of branch 'main' any more"
+    assert cli("unexpose", shell, "8000") == "Port 8000 of branch 'main' is no longer exposed"
     assert cli("ports", shell) == "No exposed ports"
     with pytest.raises(urllib.error.URLError, match="refused"):
         read(place, "page")
@@ -67,7 +67,7 @@ def test_a_server_in_a_branch_is_reached_until_it_is_taken_back(cli: Cli, shell:
 def test_a_port_that_was_asked_for_is_the_one_or_none(cli: Cli, shell: str) -> None:
     port = free_port()
     text = cli("expose", shell, "8000", "--host-port", str(port))
-    assert text == f"127.0.0.1:{port} leads to port 8000 of branch 'main' (nothing listens there yet)"
+    assert text == f"127.0.0.1:{port} forwards to port 8000 of branch 'main' (nothing listens there yet)"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         failure = cli.failure("expose", shell, "8001", "--host-port", str(taken.getsockname()[1]))
     assert (failure.exit_code, failure.code) == (5, "busy")
@@ -133,7 +133,7 @@ def test_whoever_reads_what_init_prints_is_not_kept_waiting(cli: Cli, workspace:
     session = out.decode().partition(",")[0]
     process = cli.start("expose", session, "8000")
     out, _ = process.communicate(timeout=60)
-    assert b"leads to port 8000" in out
+    assert b"forwards to port 8000" in out
 
 
 def test_the_host_says_what_it_lacks_for_a_network(cli: Cli) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from waypoint.cli.failure import tell
+from waypoint.cli.failure import report_error
 from waypoint.errors import EngineError, ForkIncomplete
 
 INCOMPLETE = ForkIncomplete(["a"], {"b": EngineError("no room"), "c": EngineError("too late")})
@@ -11,12 +11,12 @@ INCOMPLETE = ForkIncomplete(["a"], {"b": EngineError("no room"), "c": EngineErro
 def test_of_several_forks_each_that_failed_has_a_line_for_scripts_of_the_originals(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert tell(INCOMPLETE, verb="fork", is_older=True) == 1
+    assert report_error(INCOMPLETE, verb="fork", is_older=True) == 1
     assert capsys.readouterr().out == "Error creating fork: b: no room\nError creating fork: c: too late\n"
 
 
 def test_in_our_own_words_they_are_one_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert tell(INCOMPLETE, verb="fork", is_older=False) == INCOMPLETE.exit_code == 6
+    assert report_error(INCOMPLETE, verb="fork", is_older=False) == INCOMPLETE.exit_code == 6
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith(

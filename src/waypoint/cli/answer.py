@@ -1,4 +1,4 @@
-"""What a verb has to say, once for people, once for machines, once for scripts; and how it is printed."""
+"""The answer of a verb, in a form each for people, programs and scripts; and how it is printed."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ __all__ = ["Answer", "print_answer", "print_notes"]
 class Answer:
     """The result of a verb: ``text`` for people, ``document`` for ``--json``, ``quiet`` for ``--quiet``.
 
-    ``notes`` are for people too, but not the result.
+    ``notes`` are also for people, but not part of the result.
     """
 
     text: str

@@ -37,7 +37,7 @@ def build(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
         base = bases_of(waypoint).build(
             options.context,
             dockerfile=options.file,
-            arguments=_arguments(options.build_arg or ()),
+            arguments=_build_arguments(options.build_arg or ()),
             names=options.tag or (),
             on_output=show,
         )
@@ -47,7 +47,11 @@ def build(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     lines = ["Sandbox environment built successfully!", f"Session ID: {session.id}"]
     if options.name:
         lines.append(f"Name: {options.name}")
-    lines += [f"Work in this directory: {directory}", f"Sandbox bash PID: {pid}", *_about(base, session.id)]
+    lines += [
+        f"Work in this directory: {directory}",
+        f"Sandbox bash PID: {pid}",
+        *_image_notes(base, session.id),
+    ]
     return Answer(
         text="\n".join([*lines, "", "Save the session ID for future operations!"]),
         quiet=f"{session.id},{directory},{pid}",
@@ -83,7 +87,7 @@ def base_list(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 def base_bootstrap(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     packages = [package for words in options.include or () for package in words.split(",") if package]
     with build_progress(options) as show:
-        return _made(
+        return _new_base(
             bases_of(waypoint).bootstrap(
                 options.release, include=packages, names=options.name or (), on_output=show
             )
@@ -92,7 +96,7 @@ def base_bootstrap(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 def base_import(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     with build_progress(options) as show:
-        return _made(bases_of(waypoint).import_(options.source, names=options.name or (), on_output=show))
+        return _new_base(bases_of(waypoint).import_(options.source, names=options.name or (), on_output=show))
 
 
 def base_export(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
@@ -100,7 +104,9 @@ def base_export(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     base = bases.find(options.base)
     if options.file == "-":
         if sys.stdout.isatty():
-            raise UsageError("an archive is not for a terminal", hint="redirect the output, or name a file")
+            raise UsageError(
+                "cannot write an archive to a terminal", hint="redirect the output, or name a file"
+            )
         bases.export(base, sys.stdout.buffer.write)
         return Answer(text="", document={})
     draft = Path(f"{options.file}.part")
@@ -132,7 +138,7 @@ def base_prune(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     return Answer(text=f"{len(removed)} bases removed", document={"removed": removed})
 
 
-def _arguments(words: Sequence[str]) -> dict[str, str]:
+def _build_arguments(words: Sequence[str]) -> dict[str, str]:
     found = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -146,8 +152,8 @@ def _names(base: BaseRecord) -> str:
     return ",".join(short_name(name) for name in base.names) or base.id[:12]
 
 
-def _about(base: BaseRecord, session_id: str) -> list[str]:
-    """What the image says that is left to the user to do."""
+def _image_notes(base: BaseRecord, session_id: str) -> list[str]:
+    """The image's command and ports: the user starts and exposes them."""
     lines = []
     command = image_command(base.config)
     if command:
@@ -159,7 +165,7 @@ def _about(base: BaseRecord, session_id: str) -> list[str]:
     return lines
 
 
-def _made(base: BaseRecord) -> Answer:
+def _new_base(base: BaseRecord) -> Answer:
     return Answer(
         text=f"Base '{_names(base)}' is ready: {base.id[:12]}, {megabytes(base.size_bytes)}\n"
         f"Use it: waypoint init --base {_names(base).partition(',')[0]}, or FROM in a Dockerfile",

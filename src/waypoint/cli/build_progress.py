@@ -1,4 +1,4 @@
-"""What a verb that makes a base works with: the caller's proxies and logins, and what the programs say that make it."""
+"""For verbs that make a base: the caller's proxies and logins, and the output of the programs that make it."""
 
 import argparse
 import os
@@ -19,14 +19,14 @@ _KEPT_BYTES = 1 << 12
 
 
 def bases_of(waypoint: Waypoint) -> Bases:
-    """The bases in the pool, for a verb that may fetch something: with the caller's proxies and logins."""
+    """The bases in the pool, with the caller's proxies and logins for a verb that may fetch something."""
     wanted = (*PROXY_VARIABLES, *_LOGIN_VARIABLES)
     return waypoint.bases({name: os.environ[name] for name in wanted if name in os.environ})
 
 
 @contextmanager
 def build_progress(options: argparse.Namespace) -> Iterator[Output]:
-    """What the programs that make a base say goes to standard error as it comes; if quiet, only when they fail."""
+    """Print what the programs that make a base write on standard error as it comes; if quiet, only when they fail."""
     kept = bytearray()
 
     def keep(data: bytes) -> None:
@@ -35,13 +35,13 @@ def build_progress(options: argparse.Namespace) -> Iterator[Output]:
 
     is_quiet = options.quiet or options.json
     try:
-        yield keep if is_quiet else _show
+        yield keep if is_quiet else _print_output
     except BuildFailed:
         if is_quiet and not options.json:
-            _show(bytes(kept))
+            _print_output(bytes(kept))
         raise
 
 
-def _show(data: bytes) -> None:
+def _print_output(data: bytes) -> None:
     sys.stderr.buffer.write(data)
     sys.stderr.buffer.flush()

@@ -4,7 +4,7 @@ import argparse
 import os
 
 from waypoint.cli.answer import Answer
-from waypoint.cli.failure import tell
+from waypoint.cli.failure import report_error
 from waypoint.cli.older_documents import socket_path
 from waypoint.cli.phases import FORK_NAMES, named_phases, phases_text
 from waypoint.cli.target import find_branch, parse_target
@@ -23,12 +23,12 @@ def snapshot(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     branch = find_branch(waypoint, options.target)
     pid = options.pid
     if pid is not None and pid == branch.pid:
-        pid = None  # as init --shell, build and restore told it: the branch itself
+        pid = None  # the PID that init --shell, build and restore print: the branch itself
     checkpoint = branch.snapshot(options.name, files_only=options.files_only, pid=pid, wait=options.wait)
     return Answer(
         text=f"Checkpoint '{checkpoint.name}' created successfully",
         quiet=checkpoint.name,
-        document=_saved(checkpoint),
+        document=_saved_document(checkpoint),
     )
 
 
@@ -38,11 +38,11 @@ def park(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     return Answer(
         text=f"Branch '{branch.name}' parked as checkpoint '{checkpoint.name}'",
         quiet=checkpoint.name,
-        document={**_saved(checkpoint), "parked": branch.name},
+        document={**_saved_document(checkpoint), "parked": branch.name},
     )
 
 
-def _saved(checkpoint: CheckpointRecord) -> dict[str, object]:
+def _saved_document(checkpoint: CheckpointRecord) -> dict[str, object]:
     return {
         "checkpoint": checkpoint.name,
         "session_id": checkpoint.session_id,
@@ -72,7 +72,7 @@ def restore(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 def fork(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     if options.id is not None and options.n not in (None, 1):
-        raise UsageError("--id names one branch, so it does not go with --n", hint="leave out --id")
+        raise UsageError("--id names one branch, so it cannot be combined with --n", hint="leave out --id")
     session = waypoint.session(options.session)
     exit_code, errors = 0, {}
     try:
@@ -80,8 +80,8 @@ def fork(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     except ForkIncomplete as error:
         made = [session.branch(name) for name in error.made]
         exit_code, errors = error.exit_code, error.errors
-        if not options.json:  # there they are in the document
-            exit_code = tell(error, verb=options.verb.name, is_older=options.is_older)
+        if not options.json:  # otherwise they are in the document
+            exit_code = report_error(error, verb=options.verb.name, is_older=options.is_older)
     return Answer(
         text="\n".join(
             _describe(branch, with_phases=bool(options.settings["phase_stats"].value)) for branch in made
@@ -116,7 +116,9 @@ def _describe(branch: Branch, *, with_phases: bool) -> str:
 def promote(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     target = parse_target(options.target)
     if target.branch is None:
-        raise UsageError("which branch? write SESSION:BRANCH", hint="waypoint list SESSION shows them")
+        raise UsageError(
+            "no branch is named: write SESSION:BRANCH", hint="waypoint list SESSION shows the branches"
+        )
     branch = waypoint.session(target.session).branch(target.branch).promote(options.over, wait=options.wait)
     return Answer(
         text=f"Branch '{target.branch}' is now '{branch.name}'",

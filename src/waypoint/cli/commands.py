@@ -29,22 +29,24 @@ __all__ = ["exec_", "interrupt", "jobs", "output", "parse_env", "wait"]
 
 
 def exec_(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
-    """A command in any of its forms; the plain one is in waypoint.cli.exec."""
+    """Run a command, with any options; waypoint.cli.exec handles the plain form."""
     if not options.command:
         raise UsageError("no command", hint="waypoint exec SESSION -- COMMAND")
     branch = find_branch(waypoint, options.target)
     if not options.isolated:
         for name in ("cwd", "env", "user", "stdin"):
             if getattr(options, name):
-                raise UsageError(f"--{name} needs --isolated", hint="in the shell, say it in the command")
+                raise UsageError(
+                    f"--{name} needs --isolated", hint="without it, set this in the command itself"
+                )
     elif options.terminal:
-        raise UsageError("--isolated has no terminal", hint="leave out one of the two")
+        raise UsageError("--isolated cannot be combined with --terminal", hint="leave out one of the two")
     if options.detach:
         for name in ("timeout", "output_limit", "stdin"):
             if getattr(options, name):
                 raise UsageError(
-                    f"--{name.replace('_', '-')} does not go with --detach",
-                    hint="nobody is there to look after the command; waypoint wait --timeout waits for it",
+                    f"--{name.replace('_', '-')} cannot be combined with --detach",
+                    hint="exec --detach returns at once; waypoint wait --timeout waits for the command",
                 )
         return _detach(branch, options)
     result = _run_isolated(branch, options) if options.isolated else _run(branch, options)
@@ -126,7 +128,7 @@ def jobs(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 
 def wait(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
-    """Ends with the exit code of the job."""
+    """Wait for a job and exit with its exit code."""
     ended = _find_job(waypoint, options).wait(options.timeout)
     return Answer(
         text=f"Job {options.job} ended with exit code {ended.exit_code}",
@@ -137,7 +139,7 @@ def wait(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 
 def output(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
-    """Offsets count what the job wrote; line ends are printed as exec prints them."""
+    """Print the output of a job. Offsets count the bytes it wrote; line ends are printed as exec prints them."""
     job = _find_job(waypoint, options)
     if options.follow:
         return _follow(job, options)
@@ -220,10 +222,10 @@ def _job_document(status: JobStatus) -> dict[str, object]:
 
 
 def _input(options: argparse.Namespace) -> FileIO | None:
-    """The caller's own input, unless it is a keyboard: that only if asked for."""
+    """The caller's own standard input; if that is a keyboard, only with --stdin."""
     if sys.stdin is None or (sys.stdin.isatty() and not options.stdin):
         return None
-    # Unbuffered: a thread that still waits for input when all else is done must hold no lock.
+    # Unbuffered: a thread that still waits for input when everything else is done must hold no lock.
     return open(sys.stdin.fileno(), "rb", buffering=0, closefd=False)
 
 

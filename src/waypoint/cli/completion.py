@@ -1,8 +1,9 @@
 """Shell completion: the scripts for bash, zsh and fish, and the candidates they ask for.
 
 The scripts know nothing of the grammar; they ask ``waypoint __complete WORDS…``, which reads it from the parser
-and names of sessions, branches and checkpoints from the catalogue; words of the originals are first translated into
-ours. Nothing is changed, mounted or repaired for that, and a catalogue that may not be read gives no candidates.
+and names of sessions, branches and checkpoints from the catalogue; :mod:`waypoint.cli.older` says what may follow in
+older command lines. Nothing is changed, mounted or repaired for that, and a catalogue that may not be read gives no
+candidates.
 """
 
 import argparse
@@ -78,14 +79,14 @@ def completion(_state_dir: Path, options: argparse.Namespace) -> Answer:
 
 def print_candidates(words: Sequence[str], *, program: str = WAYPOINT) -> int:
     """Called by the scripts, with all words up to the cursor."""
-    with suppress(WaypointError, OSError):  # a state that cannot be read: a shell wants words, not reasons
+    with suppress(WaypointError, OSError):  # if the state cannot be read: a shell wants words, not an error
         for word in complete(words, program):
             print(word)
     return 0
 
 
 def complete(words: Sequence[str], program: str = WAYPOINT) -> list[str]:
-    """What the last of ``words`` may become. Options only where one was begun: they would bury the names."""
+    """Completions of the last of ``words``. Options only if it begins like one: they would bury the names."""
     *before, unfinished = words or [""]
     return sorted(
         {
@@ -105,10 +106,10 @@ def _candidates(before: Sequence[str], program: str) -> Iterator[str]:
         yield from _values(wanted, operands, typed_state_dir(before, program))
         return
     subverbs = _subverbs(parser)
-    if subverbs and not operands:  # after a word that is no verb of ours none can follow
+    if subverbs and not operands:  # after a word that is not a verb, no verb can follow
         yield from subverbs
     positionals = [
-        action for action in parser._actions if not action.option_strings and not _is_verbs(action)
+        action for action in parser._actions if not action.option_strings and not _is_verb_choice(action)
     ]
     if len(operands) < len(positionals):
         yield from _values(positionals[len(operands)], operands, typed_state_dir(before, program))
@@ -119,11 +120,11 @@ def _candidates(before: Sequence[str], program: str) -> Iterator[str]:
 
 
 def _older_candidates(before: Sequence[str], program: str) -> Iterator[str]:
-    """What may follow in the words of the originals, where these are not ours."""
+    """All words that may follow ``before`` in an older command line, where it differs from the current ones."""
     parser, operands, wanted = _walk(before)
     if wanted is not None or "--" in before:
         return
-    if parser.prog == grammar().prog:  # no verb of ours was met
+    if parser.prog == grammar().prog:  # no current verb was typed
         if not operands:
             yield from OLDER_OPERANDS
             return
@@ -136,7 +137,7 @@ def _older_candidates(before: Sequence[str], program: str) -> Iterator[str]:
     state_dir = typed_state_dir(before, program)
     with catalogue_to_read(state_dir) as catalogue, suppress(WaypointError, OSError):
         if catalogue is not None:
-            yield from _known(catalogue, kinds[len(operands)], operands, state_dir)
+            yield from _catalogue_names(catalogue, kinds[len(operands)], operands, state_dir)
 
 
 def _walk(
@@ -158,7 +159,7 @@ def _walk(
     return parser, operands, wanted
 
 
-def _is_verbs(action: argparse.Action) -> bool:
+def _is_verb_choice(action: argparse.Action) -> bool:
     return isinstance(action, argparse._SubParsersAction)
 
 
@@ -170,7 +171,7 @@ def _subverbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
 
 
 def _values(action: argparse.Action, operands: Sequence[str], state_dir: str) -> Iterator[str]:
-    """Candidates for one operand or one option's value, by what its help calls it."""
+    """Candidates for one operand or one option's value, chosen by its metavar."""
     if action.choices is not None:
         yield from map(str, action.choices)
         return
@@ -178,10 +179,12 @@ def _values(action: argparse.Action, operands: Sequence[str], state_dir: str) ->
         return
     with catalogue_to_read(state_dir) as catalogue, suppress(WaypointError, OSError):
         if catalogue is not None:
-            yield from _known(catalogue, action.metavar, operands, state_dir)
+            yield from _catalogue_names(catalogue, action.metavar, operands, state_dir)
 
 
-def _known(catalogue: Catalogue, metavar: str, operands: Sequence[str], state_dir: str) -> Iterator[str]:
+def _catalogue_names(
+    catalogue: Catalogue, metavar: str, operands: Sequence[str], state_dir: str
+) -> Iterator[str]:
     if metavar in ("BASE", "host|DIR|BASE"):
         yield from (short_name(name) for base in catalogue.bases() for name in base.names)
         if metavar != "BASE":

@@ -1,4 +1,4 @@
-"""What the verbs that create a session have in common: from their options to the session."""
+"""Create a session from the options of a verb; every verb that creates one uses this."""
 
 import argparse
 import os
@@ -61,7 +61,7 @@ def create_session(
 
 
 def _chosen_base(waypoint: Waypoint, options: argparse.Namespace) -> str | None:
-    """The base that a new session shall have; an image is fetched for it."""
+    """The base for a new session; with --from-image, fetch the image first."""
     if options.from_image is None:
         chosen: str | None = options.base
         return chosen
@@ -70,12 +70,12 @@ def _chosen_base(waypoint: Waypoint, options: argparse.Namespace) -> str | None:
 
 
 def _network(mode: str | None, allow: list[str] | None) -> Network | None:
-    """What was asked for; None lets the host decide."""
+    """The network that was asked for; None means the default of this host."""
     if allow is None:
         return None if mode is None else Network(mode=NetworkMode(mode))
     if mode not in (None, NetworkMode.NAT):
         raise UsageError(
-            f"--allow says what --net nat may reach, not --net {mode}", hint="leave one of the two out"
+            f"--allow applies to --net nat, not to --net {mode}", hint="leave out one of the two"
         )
     return Network(mode=NetworkMode.NAT, allowed=tuple(_allowed(text) for text in allow))
 

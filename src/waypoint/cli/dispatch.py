@@ -1,4 +1,4 @@
-"""Translate, parse, call one verb, turn an error into an exit code and text or JSON."""
+"""Run one command line: translate older words, parse, call the verb, print its answer or its error."""
 
 import argparse
 import contextlib
@@ -29,7 +29,7 @@ from waypoint.session.waypoint import Waypoint
 __all__ = ["dispatch"]
 
 EXIT_OLDER = 1
-"""What the originals end with, whatever went wrong."""
+"""The exit code of an older command line, whatever went wrong."""
 
 
 def dispatch(words: Sequence[str], *, program: str = WAYPOINT) -> int:
@@ -52,13 +52,13 @@ def dispatch(words: Sequence[str], *, program: str = WAYPOINT) -> int:
         print_older_error(error, "")
         return EXIT_OLDER
     if translation.is_older and (request := parse_exec(translation.words, program)) is not None:
-        request.is_older = True  # a plain exec that could not be known for one, because its verb was left out
+        request.is_older = True  # a plain exec that was not recognized before, because its verb was left out
         return run_exec(request)
     options = _parse(translation, program)
     if options is None:
         return EXIT_OLDER
     options.program, options.is_older = program, translation.is_older
-    if options.verb.name != "exec":  # there an interrupt is for the command
+    if options.verb.name != "exec":  # exec passes an interrupt to the command
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _interrupt)
     if options.verbose:
@@ -73,17 +73,17 @@ def dispatch(words: Sequence[str], *, program: str = WAYPOINT) -> int:
 
 
 def _parse(translation: Translation, program: str) -> argparse.Namespace | None:
-    """The options; of an older command line that is wrong, the words of the originals, and nothing."""
+    """The options. If an older command line is wrong, print its error in the older form and return None."""
     if not translation.is_older:
         return parse(translation.words, program)
-    said = io.StringIO()
+    printed = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(printed):
             return parse(translation.words, program)
     except SystemExit as end:
         if not end.code:
             raise
-    _, _, reason = said.getvalue().strip().rpartition("error: ")
+    _, _, reason = printed.getvalue().strip().rpartition("error: ")
     unknown = reason.removeprefix("unrecognized arguments: ")
     if unknown != reason:
         reason = f"unknown flag: {unknown}" if unknown.startswith("-") else f"too many arguments: {unknown}"
@@ -104,9 +104,9 @@ def _run(options: argparse.Namespace, translation: Translation) -> int:
 
 def _call(verb: Verb, options: argparse.Namespace) -> Answer:
     files = config_files(os.environ, program=options.program, executable=sys.argv[0])
-    where = {"environ": os.environ, "files": files, "program": options.program}
-    state_dir = Path(find_state_dir(options.state_dir, **where))
-    options.settings = read_settings(options.state_dir, **where)
+    sources = {"environ": os.environ, "files": files, "program": options.program}
+    state_dir = Path(find_state_dir(options.state_dir, **sources))
+    options.settings = read_settings(options.state_dir, **sources)
     function = getattr(importlib.import_module(f"waypoint.cli.{verb.module}"), verb.function)
     if verb.on_host:
         host_answer: Answer = function(state_dir, options)
@@ -125,7 +125,7 @@ def _call(verb: Verb, options: argparse.Namespace) -> Answer:
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """The first signal starts the undoing; later ones wait for it."""
+    """The first signal makes the verb undo its work; later ones are ignored, so that they cannot cut that off."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt

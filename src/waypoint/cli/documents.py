@@ -1,4 +1,4 @@
-"""Sessions, branches and checkpoints as JSON. What generation C calls them is added by :mod:`waypoint.cli.older_documents`."""
+"""Sessions, branches and checkpoints as JSON. :mod:`waypoint.cli.older_documents` adds the older field names."""
 
 import os
 from dataclasses import asdict
@@ -11,8 +11,8 @@ __all__ = ["checkpoint_document", "session_document"]
 
 
 def session_document(session: SessionStatus, *, with_ancestry: bool = True) -> dict[str, object]:
-    """Without ``with_ancestry`` checkpoints tell only their parents: all those that each came from would be half a million
-    names for a thousand checkpoints in a row."""
+    """Without ``with_ancestry`` each checkpoint has its parent only: with all ancestors, a thousand checkpoints in a
+    row would have half a million names."""
     settings = session.record.settings
     return {
         "session_id": session.id,
@@ -34,7 +34,7 @@ def session_document(session: SessionStatus, *, with_ancestry: bool = True) -> d
 def checkpoint_document(
     session: SessionStatus, checkpoint: CheckpointStatus, *, with_ancestry: bool = True
 ) -> dict[str, object]:
-    """With ``files_bytes`` if they were counted."""
+    """A checkpoint as JSON, with ``files_bytes`` if they were counted."""
     record = checkpoint.record
     document: dict[str, object] = {
         "id": record.name,

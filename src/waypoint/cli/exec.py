@@ -1,7 +1,6 @@
 """``waypoint exec`` as agents type it, with next to nothing imported.
 
-Only the plain form is read here; help, ``--json``, ``--timings`` and everything that is not understood are left
-to the full grammar.
+Only the plain form is read here; the full grammar handles help, ``--json``, ``--timings`` and everything else.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _PLAIN = ("--no-wait", "--quiet", "-q")
 
 
 class ExecRequest:
-    """What the command line asks for; ``is_older`` if in the words of the originals (waypoint.cli.older)."""
+    """What the command line asks for; ``is_older`` if it is in older command words (waypoint.cli.older)."""
 
     __slots__ = ("command", "is_older", "program", "state_dir", "target", "timeout_s", "wait")
 
@@ -59,7 +58,7 @@ class ExecRequest:
 
 
 def parse_exec(words: Sequence[str], program: str = WAYPOINT) -> ExecRequest | None:
-    """Read a plain exec, in our words or older ones; None if it is anything else."""
+    """Read a plain exec, in current or older words; None if it is anything else."""
     request = _parse(words)
     is_older = program == CHECKPOINT_LITE
     if request is None and ("exec" in words or "fork-exec" in words):
@@ -67,7 +66,7 @@ def parse_exec(words: Sequence[str], program: str = WAYPOINT) -> ExecRequest | N
 
         try:
             translated = translate_exec(words)
-        except UsageError:  # told by the full grammar
+        except UsageError:  # the full grammar reports it
             return None
         if translated is not None:
             request, is_older = _parse(translated.words), True
@@ -108,7 +107,7 @@ def _parse(words: Sequence[str]) -> ExecRequest | None:
 
 
 def command_text(words: Sequence[str]) -> str:
-    """One word is shell text; several are the words of one command and are kept apart."""
+    """One word is shell text; several are the words of one command and are quoted."""
     if len(words) == 1:
         return words[0]
     import shlex
@@ -122,7 +121,7 @@ def run_exec(request: ExecRequest) -> int:
 
 
 def state_dir_in_force(flag: str | None, program: str) -> str:
-    """The state directory that a command line acts on."""
+    """The state directory that a command line acts on, by flag, environment or configuration file."""
     files = config_files(os.environ, program=program, executable=sys.argv[0])
     return find_state_dir(flag, environ=os.environ, files=files, program=program)
 
@@ -141,7 +140,7 @@ def _run(request: ExecRequest) -> int:
             refuse_bad_syntax(check, lambda: _shell_of(catalogue, session))
             write = EndingInNewline()
         if catalogue.has_unfinished():
-            _settle(state_dir)
+            _recover_abandoned(state_dir)
         result = run_command(
             BranchAddress(state_dir, catalogue, catalogue.session_id(session), branch),
             request.command,
@@ -158,16 +157,16 @@ def _run(request: ExecRequest) -> int:
 
 
 def begin_check(command: str) -> SyntaxCheck:
-    """The originals look at a line before they run any of it, so an older command line does."""
+    """Start to check the syntax of an older command line: it is refused as a whole, before any of it runs."""
     from waypoint.kernel.processes.bash_syntax import SyntaxCheck
 
     return SyntaxCheck(command)
 
 
 def refuse_bad_syntax(check: SyntaxCheck, shell: Callable[[], str | None]) -> None:
-    """Raise BadSyntax if bash has something against the line, and bash is the shell that it is for."""
+    """Raise BadSyntax if the command is not valid bash, and bash is the shell that it is for."""
     complaint = check.complaint()
-    if complaint and (shell() or "bash").rpartition("/")[2] == "bash":  # to another it may well be a line
+    if complaint and (shell() or "bash").rpartition("/")[2] == "bash":  # in another shell it may be valid
         raise BadSyntax(f"command syntax error: {complaint}")
 
 
@@ -178,8 +177,8 @@ def _shell_of(catalogue: LiveCatalogue, session: str) -> str | None:
     return shell
 
 
-def _settle(state_dir: str) -> None:
-    """Let the engine look at what is begun: under way, or left by a process that died."""
+def _recover_abandoned(state_dir: str) -> None:
+    """Open the full Waypoint: of the unfinished operations it recovers those whose process died."""
     from pathlib import Path
 
     from waypoint.session.waypoint import Waypoint
@@ -188,13 +187,13 @@ def _settle(state_dir: str) -> None:
 
 
 def print_limits(result: CommandResult) -> None:
-    """Say which limits were reached, after the output."""
+    """Print which limits were reached, after the output."""
     for limit in result.limits_reached:
         print(f"waypoint: {limit}", file=sys.stderr)
 
 
 class EndingInNewline:
-    """Writes output as it comes; at the end the newline that it lacks, as the originals do."""
+    """Writes output as it comes, and at the end the newline that it lacks, as older scripts expect."""
 
     __slots__ = ("_last",)
 

@@ -1,4 +1,4 @@
-"""Errors as the user meets them: text or JSON, and an exit code."""
+"""Errors as the user gets them: text or JSON, and an exit code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from waypoint.errors import LimitReached
 
-__all__ = ["guarded", "limits_document", "print_error", "print_older_error", "tell"]
+__all__ = ["guarded", "limits_document", "print_error", "print_older_error", "report_error"]
 
 EXIT_INTERRUPTED = 130
 EXIT_TIMED_OUT = 124
@@ -37,7 +37,7 @@ _OLDER_ERRORS = {
     "exec": "Error executing command",
     "fork": "Error creating fork",
 }
-_BUILD_FAILED = "Error building sandbox image: "  # our own words for it are those of the originals
+_BUILD_FAILED = "Error building sandbox image: "  # such an error has this text already
 _OLDER_TO_STDERR = ("cp", "build", "info")
 
 
@@ -49,9 +49,9 @@ def guarded(
     as_json: bool = False,
     verbose: bool = False,
 ) -> int:
-    """Run a verb; whatever it raises on purpose, or the system does, becomes words and an exit code.
+    """Run a verb; print the error that it or the system raises, and return the exit code.
 
-    ``is_older``: in the words and with the codes of the originals.
+    ``is_older``: with the messages and the exit codes of older command lines.
     """
     try:
         return run()
@@ -60,17 +60,17 @@ def guarded(
     except KeyboardInterrupt:
         print("waypoint: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # our reader has gone: nothing more to say to it
+    except BrokenPipeError:  # nobody reads our output any more: print nothing else
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_INTERRUPTED
     except OSError as error:
         if verbose:
             raise
-        failure = _explained(error)
-    return tell(failure, verb=verb, is_older=is_older, as_json=as_json)
+        failure = _explain_os_error(error)
+    return report_error(failure, verb=verb, is_older=is_older, as_json=as_json)
 
 
-def tell(error: WaypointError, *, verb: str, is_older: bool, as_json: bool = False) -> int:
+def report_error(error: WaypointError, *, verb: str, is_older: bool, as_json: bool = False) -> int:
     """Print one error of a verb; return the exit code that goes with it."""
     if is_older and not as_json:
         print_older_error(error, verb)
@@ -99,7 +99,7 @@ def print_error(error: WaypointError, *, as_json: bool) -> None:
 
 
 def print_older_error(error: WaypointError, verb: str) -> None:
-    """As the originals say it: mostly to standard output. The next move is ours, and goes to standard error."""
+    """Print an error in the older form, mostly on standard output. The hint is new, and goes to standard error."""
     stream = sys.stderr if verb in _OLDER_TO_STDERR else sys.stdout
     if isinstance(error, BadSyntax):
         text, stream = f"waypoint exec: {error}", sys.stderr
@@ -115,7 +115,7 @@ def print_older_error(error: WaypointError, verb: str) -> None:
         )
     print(text, file=stream, flush=True)
     if error.hint and verb == "cleanup" and isinstance(error, (Busy, EngineError)):
-        print(error.hint)  # what holds the session is for standard output too
+        print(error.hint)  # what holds the session goes to standard output too
     elif error.hint:
         print(f"  hint: {error.hint}", file=sys.stderr)
 
@@ -137,12 +137,12 @@ def limits_document(limits: Sequence[LimitReached]) -> list[dict[str, object]]:
 
 
 def _exec_exit_code(error: WaypointError) -> int:
-    """Of exec, when not the command failed but we did: the command's own code may be anything else."""
+    """The exit code when exec itself failed, not the command: the command's own code may be anything else."""
     return EXIT_TIMED_OUT if error.exit_code == EXIT_TIMED_OUT else EXIT_EXEC_FAILED
 
 
-def _explained(error: OSError) -> WaypointError:
-    """An error of the system for which no layer below had words."""
+def _explain_os_error(error: OSError) -> WaypointError:
+    """The error to report for an OSError that no layer below has explained."""
     what = f"{error.strerror}: {error.filename}" if error.filename else str(error)
     if isinstance(error, PermissionError) and os.geteuid() != 0:
         return NotPermitted(what, hint="waypoint needs root: run it with sudo")

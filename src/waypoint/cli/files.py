@@ -33,7 +33,7 @@ class Endpoint:
 
 
 def parse_endpoint(text: str, *, session: str | None = None) -> Endpoint:
-    """``SESSION[:BRANCH]:/PATH``, or with a ``session`` given ``BRANCH:/PATH``; all else is a path on the host."""
+    """Read ``SESSION[:BRANCH]:/PATH``, or if ``session`` is given ``BRANCH:/PATH``; all else is a path on the host."""
     names, separator, rest = text.partition(":/")
     words = names.split(":")
     if not separator or len(words) > (2 if session is None else 1):
@@ -75,8 +75,8 @@ def _endpoints(operands: list[str]) -> tuple[Endpoint, Endpoint]:
     session = parse_name("session", operands[0]) if len(operands) == 3 else None
     source, target = (parse_endpoint(word, session=session) for word in operands[-2:])
     if bool(source.session) == bool(target.session):
-        what = "both are" if source.session else "none is"
-        raise UsageError(f"exactly one side of a copy is in a branch, and here {what}", hint=_HINT)
+        what = "both are" if source.session else "neither is"
+        raise UsageError(f"exactly one side of a copy must be in a branch, but {what}", hint=_HINT)
     return source, target
 
 
@@ -86,8 +86,10 @@ def _copy(
     links, wait = options.links, options.wait
     if source.session and target.path == STREAM:
         if options.json or sys.stdout.isatty():
-            what = "--json goes" if options.json else "a tar stream would go"
-            raise UsageError(f"{what} to standard output", hint="pipe it: waypoint cp DEMO:/PATH - | tar t")
+            what = "standard output together with --json" if options.json else "a terminal"
+            raise UsageError(
+                f"cannot write a tar stream to {what}", hint="pipe it: waypoint cp DEMO:/PATH - | tar t"
+            )
         return branch.download_tar(
             source.path, sys.stdout.buffer, links=links, wait=wait, on_progress=progress
         )
@@ -96,14 +98,14 @@ def _copy(
     if source.path == STREAM:
         stream = sys.stdin.buffer
         copied = branch.upload_tar(stream, target.path, links=links, wait=wait, on_progress=progress)
-        while stream.read(DRAIN_BYTES):  # what the writer pads its archive with; it must not die of us
+        while stream.read(DRAIN_BYTES):  # the archive's padding: its writer must not fail because we stop
             pass
         return copied
     return branch.upload(source.path, target.path, links=links, wait=wait, on_progress=progress)
 
 
 class Progress:
-    """Says on a terminal how far a copy is, once it has taken a while."""
+    """Shows on a terminal how far a copy is, once it has taken a while."""
 
     def __init__(self, *, is_wanted: bool) -> None:
         self._is_wanted = is_wanted

@@ -34,10 +34,10 @@ PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS
 
 
 def parse_size(text: str) -> int:
-    """``20G``, ``512M``, ``1.5T`` or a number of bytes, as bytes."""
+    """The bytes that ``20G``, ``512M``, ``1.5T`` or a plain number means."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"cannot read {text!r} as a size", hint="write for example 20G or 512M")
+        raise UsageError(f"cannot read {text!r} as a size", hint="such as 20G or 512M")
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
 
 
@@ -47,7 +47,7 @@ def setup(state_dir: Path, options: argparse.Namespace) -> Answer:
         state_dir,
         pool_size_bytes=size,
         proxies={name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ},
-        progress=_say,
+        progress=_print_progress,
     )
     usage = pool_usage(prepared.pool)
     where = "in a private directory" if prepared.criu.origin == "prefix" else "of this host"
@@ -63,23 +63,23 @@ def setup(state_dir: Path, options: argparse.Namespace) -> Answer:
 
 
 def set_up_if_asked_by_older_key(state_dir: Path, options: argparse.Namespace) -> None:
-    """Set the state directory up if ``sessions_dir`` names it: the originals had no set-up, so nobody ran one."""
+    """Set up a new state directory that ``sessions_dir`` names: the programs with that key had no set-up."""
     if Layout(state_dir).host_facts.exists() or options.settings["state_dir"].source in ("flag", "default"):
         return
     older = options.settings["sessions_dir"]
     if os.path.realpath(str(older.value)) != os.fspath(state_dir):
         return
-    _say(f"{state_dir} ({older.source}) is new: setting it up")
+    _print_progress(f"{state_dir} ({older.source}) is new: setting it up")
     prepare_host(
         state_dir,
         pool_size_bytes=None,
         proxies={name: os.environ[name] for name in PROXY_VARIABLES if name in os.environ},
-        progress=_say,
+        progress=_print_progress,
         criu_of=Path(DEFAULT_STATE_DIR),
     )
 
 
-def _say(message: str) -> None:
+def _print_progress(message: str) -> None:
     print(f"waypoint: {message}", file=sys.stderr, flush=True)
 
 

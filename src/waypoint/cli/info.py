@@ -20,7 +20,7 @@ __all__ = ["info"]
 
 
 def info(state_dir: Path, options: argparse.Namespace) -> Answer:
-    """Always JSON, with or without --json: that is what the verb is for."""
+    """Answer with a JSON document, with or without --json."""
     if options.session is None:
         document = _system(state_dir, options)
     else:
@@ -50,14 +50,14 @@ def _system(state_dir: Path, options: argparse.Namespace) -> dict[str, object]:
 
 
 def _session(session: SessionStatus) -> dict[str, object]:
-    whole = session_document(session)
-    checkpoints = whole.pop("checkpoints")
-    del whole["branches"], whole["forks"]
+    document = session_document(session)
+    checkpoints = document.pop("checkpoints")
+    del document["branches"], document["forks"]
     return {
         "type": "session",
         "session": {
             **registry_document(session),
-            **whole,
+            **document,
             "base": session.base_name,
             "workspace": session.record.workspace,
         },
@@ -76,7 +76,7 @@ def _checkpoint(waypoint: Waypoint, session: SessionStatus, name: str) -> dict[s
         "checkpoint_id": record.name,
         "metadata": {
             **checkpoint_document(session, checkpoint),
-            # As generation A calls it.
+            # Older field names.
             "timestamp": record.created_at,
             "parent_list": session.ancestry(record.parent),
             "files_bytes": files_bytes(waypoint.context, record.id),

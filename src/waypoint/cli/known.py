@@ -1,4 +1,4 @@
-"""What the catalogue knows, for those who only look: nothing is made, mounted or repaired for it."""
+"""Look something up in the catalogue, without making, mounting or repairing anything."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ __all__ = ["catalogue_to_read", "is_session", "typed_state_dir"]
 
 
 def typed_state_dir(words: Sequence[str], program: str) -> str:
-    """The state directory that the words name, or the one in force."""
+    """The state directory that ``--state-dir`` in these words names, or the configured one."""
     typed = [word for option, word in pairwise(words) if option == "--state-dir"]
     typed += [word.partition("=")[2] for word in words if word.startswith("--state-dir=")]
     return state_dir_in_force(typed[-1] if typed else None, program)
@@ -22,7 +22,7 @@ def typed_state_dir(words: Sequence[str], program: str) -> str:
 
 @contextmanager
 def catalogue_to_read(state_dir: str) -> Iterator[Catalogue | None]:
-    """The catalogue, or None if there is none or it is not for us."""
+    """The catalogue, or None if it does not exist or this user may not open it."""
     path = catalogue_path(state_dir)
     if not os.access(path, os.R_OK | os.W_OK):
         yield None
@@ -32,9 +32,9 @@ def catalogue_to_read(state_dir: str) -> Iterator[Catalogue | None]:
 
 
 def is_session(words: Sequence[str], reference: str, program: str) -> bool:
-    """Whether a word is a session: by id, name, or prefix of an id, with or without a branch."""
+    """Whether a word means a session: an id, a name or a prefix of an id, with or without a branch."""
     with (
-        suppress(WaypointError, OSError),  # a state that cannot be read: then it is none that we know
+        suppress(WaypointError, OSError),  # if the state cannot be read, no session is known
         catalogue_to_read(typed_state_dir(words, program)) as catalogue,
     ):
         if catalogue is None:

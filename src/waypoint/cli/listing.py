@@ -33,7 +33,7 @@ def list_(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
             f" layers={_layers(status.ancestry(record.id))} branch={record.branch}"
             f" memory={megabytes(record.memory_bytes)} kind={record.kind} {age(record.created_at)}"
         )
-    lines += ["Live forks:"]  # so generation C calls branches, and scripts look for the line
+    lines += ["Live forks:"]  # an older word for branches; scripts look for this line
     for branch in status.branches:
         where = (
             "pid=- socket=-" if branch.pid is None else f"pid={branch.pid} socket={socket_path(branch.pid)}"
@@ -47,7 +47,7 @@ def list_(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 
 def _layers(names: list[str]) -> str:
-    """For people, so not without end; ``--json`` has them all."""
+    """The first few, because this is for people; ``--json`` has them all."""
     return ",".join(names[:LAYERS_SHOWN] + (["…"] if len(names) > LAYERS_SHOWN else []))
 
 

@@ -1,4 +1,4 @@
-"""The way in for the command line.
+"""The entry point of the command line.
 
 ``exec`` is what agents run all day, so its plain form is tried first, with little imported; everything else
 goes through the full grammar.

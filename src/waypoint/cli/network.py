@@ -17,7 +17,7 @@ def expose(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     address = f"{LOOPBACK}:{exposed.host_port}"
     note = "" if exposed.is_listening else " (nothing listens there yet)"
     return Answer(
-        text=f"{address} leads to port {exposed.port} of branch '{exposed.branch}'{note}",
+        text=f"{address} forwards to port {exposed.port} of branch '{exposed.branch}'{note}",
         quiet=address,
         document=_document(branch.session, exposed),
     )
@@ -27,7 +27,7 @@ def unexpose(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     branch = find_branch(waypoint, options.target)
     branch.unexpose(options.port)
     return Answer(
-        text=f"Nothing leads to port {options.port} of branch '{branch.name}' any more",
+        text=f"Port {options.port} of branch '{branch.name}' is no longer exposed",
         document={"session_id": branch.session.id, "branch": branch.name, "port": options.port},
     )
 

@@ -1,9 +1,10 @@
-"""The command lines of the original Waypoint and checkpoint-lite, translated into ours.
+"""The command lines of the original Waypoint and checkpoint-lite, translated into the current ones.
 
-Three generations are out there: A (checkpoint-lite, and waypoint 0.6), B (one published walk-through) and C
-(waypoint 0.7). Most of their words are ours too. Here is what is not: which of our words they mean, and what they
-print. ``FORMS`` is the list for people; docs/cli.md is made from it. The plain ``exec`` of generation C comes
-through here as well, so this module imports next to nothing (docs/adr/0003-command-line-starts-fast.md).
+There are three generations: A (checkpoint-lite, and waypoint 0.6), B (one published walk-through) and C
+(waypoint 0.7). Most of their words are still in use. This module has the others: what they mean in current words,
+and what they print. ``FORMS`` lists them for people; a table of docs/cli.md is made from it. The plain ``exec`` of
+generation C is translated here too, so this module imports next to nothing
+(docs/adr/0003-command-line-starts-fast.md).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["FORMS", "OLDER_OPERANDS", "Form", "Translation", "UnknownCommand", "
 
 SKIPPED_SAVING = "Skipping memory checkpoint as per user request"
 SKIPPED_RESTORING = "Skipping memory restore as per user request"
-NOTHING_SAID = "-2"  # how the first StateFork says that it has no PID to give
+NO_PID = "-2"  # what the first StateFork passes when it has no PID
 FILES_ONLY = "-1"
 
 _COMMON_VALUE = frozenset(("--state-dir",))
@@ -34,7 +35,7 @@ _EXEC_PLAIN = frozenset(
 
 
 class Form:
-    """An older command line, word for word, and in which generation it is from."""
+    """An older command line, word for word, and the generation that it is from."""
 
     __slots__ = ("generation", "program", "words")
 
@@ -65,7 +66,7 @@ FORMS = (
 )
 
 
-# For completion: what the operands of the older forms are, where a verb or an operand is not ours.
+# For completion: the operands of the older forms, where the verb or the operand is not a current one.
 OLDER_OPERANDS = {
     "exec": ("", "FORK"),
     "fork-exec": ("SESSION", "FORK"),
@@ -82,7 +83,8 @@ class UnknownCommand(UsageError):
 
 
 class Translation:
-    """Words of ours. ``is_older``: the answer and errors are printed as the originals do, ``reword`` says how."""
+    """A command line in current words. ``is_older``: print the answer and errors as the originals do; ``reword``
+    gives the text of the answer."""
 
     __slots__ = ("is_older", "reword", "words")
 
@@ -99,14 +101,14 @@ def translate(
     verbs: Container[str],
     is_session: Callable[[str], bool],
 ) -> Translation:
-    """Our words for a command line, whichever generation it is of. Raises UsageError as the originals refuse."""
-    lead, rest = _split_lead(words)
+    """A command line of any generation in current words. Raises UsageError where the originals refuse it."""
+    before, rest = _split_at_verb(words)
     is_lite = program == CHECKPOINT_LITE
     if rest[:1] in (["-v"], ["--version"]):
         rest = ["version", *rest[1:]]
     if rest and not rest[0].startswith("-") and rest[0] not in verbs and rest[0] not in _VERBS:
         if is_session(rest[0]):
-            rest = ["exec", *rest]  # a published example leaves the verb out
+            rest = ["exec", *rest]  # a published example leaves out the verb
         elif is_lite:
             raise UnknownCommand(f"Unknown command: {rest[0]}")
     given, rest = rest, _without_branch(rest)
@@ -115,24 +117,24 @@ def translate(
         translated = _LITE_VERBS[rest[0]](rest)
     if translated is None:
         translated = Translation(rest, is_older=is_lite or rest is not given)
-    translated.words[:0] = lead
+    translated.words[:0] = before
     return translated
 
 
 def translate_exec(words: Sequence[str]) -> Translation | None:
-    """Our words for an exec of the generations A and C; None for one of ours, and for all else."""
-    lead, rest = _split_lead(words)
+    """An exec of the generations A and C in current words; None for everything else."""
+    before, rest = _split_at_verb(words)
     if rest[:1] not in (["exec"], ["fork-exec"]):
         return None
     rest = _without_branch(rest)
     translated = _VERBS[rest[0]](rest)
     if translated is not None:
-        translated.words[:0] = lead
+        translated.words[:0] = before
     return translated
 
 
-def _split_lead(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What stands before the verb, and the rest."""
+def _split_at_verb(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options before the verb, and the rest."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] not in ("-v", "--version"):
         at += 2 if words[at] in _COMMON_VALUE else 1
@@ -140,7 +142,7 @@ def _split_lead(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _without_branch(words: list[str]) -> list[str]:
-    """``VERB S --branch B …``, of a version between A and C that never came out, is ``VERB S:B …``."""
+    """``VERB S --branch B …``, of a version between A and C that was never released, is ``VERB S:B …``."""
     if words[:1] not in (["exec"], ["create"], ["restore"]) or words[2:3] != ["--branch"] or len(words) < 4:
         return words
     branch = MAIN if words[3] == "init_branch" else words[3]
@@ -184,14 +186,14 @@ def _run_in_fork(session: str, fork: str, options: Sequence[str], line: Sequence
 
 
 def _create(words: Sequence[str]) -> Translation:
-    """``create S NAME [PID]``: -1 is files only, -2 is not said."""
+    """``create S NAME [PID]``: -1 means files only, -2 no PID."""
     operands, options = _split(words[1:])
     if len(operands) not in (2, 3):
         raise UsageError(f"{words[0]} needs a session and a name: {words[0]} S NAME [PID]")
     session, name, *pids = operands
     target = ["snapshot", session, name]
-    pid = pids[0] if pids else NOTHING_SAID
-    if pid == NOTHING_SAID:
+    pid = pids[0] if pids else NO_PID
+    if pid == NO_PID:
         return Translation([*target, *options])
     if pid == FILES_ONLY:
         return Translation(
@@ -203,7 +205,7 @@ def _create(words: Sequence[str]) -> Translation:
 
 
 def _snapshot(words: Sequence[str]) -> Translation | None:
-    """``snapshot S FORK NAME [--park]``; with two operands it is ours, and generation B's."""
+    """``snapshot S FORK NAME [--park]``; with two operands it is a current form, and generation B's."""
     operands, options = _split(words[1:], with_value=_COMMON_VALUE | {"--pid"})
     if len(operands) != 3:
         return None
@@ -227,7 +229,7 @@ def _destroy(words: Sequence[str]) -> Translation | None:
 
 
 def _cp(words: Sequence[str]) -> Translation | None:
-    """``cp S SRC DST`` with ``FORK:/PATH`` on one side is read by our cp itself; only its errors differ."""
+    """``cp S SRC DST`` with ``FORK:/PATH`` on one side is understood by the current cp; only the errors differ."""
     operands, _ = _split(words[1:])
     return Translation(words) if len(operands) == 3 else None
 
@@ -243,13 +245,13 @@ _VERBS: dict[str, Callable[[Sequence[str]], Translation | None]] = {
 }
 
 
-# -- verbs of ours which checkpoint-lite answers in its own words
+# -- current verbs to which checkpoint-lite answers in its own words
 
 
 def _lite_init(words: Sequence[str]) -> Translation:
-    is_said = any(word == "--work-dir" or word.startswith("--work-dir=") for word in words)
-    # Last, so that what follows it is no path of its.
-    return Translation(words if is_said else [*words, "--work-dir"])
+    has_work_dir = any(word == "--work-dir" or word.startswith("--work-dir=") for word in words)
+    # Last, so that no word after it is taken for its PATH.
+    return Translation(words if has_work_dir else [*words, "--work-dir"])
 
 
 def _lite_list(words: Sequence[str]) -> Translation:
@@ -291,7 +293,7 @@ def _word(words: Sequence[str], at: int) -> str:
 
 
 def _exec_options(words: Sequence[str], at: int) -> tuple[list[str], int]:
-    """Our options of exec from ``at`` on, and where they end."""
+    """The current options of exec from ``at`` on, and the index after them."""
     begin = at
     while at < len(words):
         name, equals, _ = words[at].partition("=")
@@ -305,7 +307,7 @@ def _exec_options(words: Sequence[str], at: int) -> tuple[list[str], int]:
 
 
 def _split(words: Sequence[str], with_value: Container[str] = _COMMON_VALUE) -> tuple[list[str], list[str]]:
-    """Operands and options; a negative number is an operand, and so is a mere dash."""
+    """Operands and options; a negative number is an operand, and so is a single dash."""
     operands: list[str] = []
     options: list[str] = []
     left = iter(words)

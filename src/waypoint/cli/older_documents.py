@@ -1,7 +1,7 @@
 """Sessions, branches and checkpoints as JSON, under the names that the originals give them.
 
-Generation C calls a branch a fork. It stacks the layers of checkpoints; ours are whole, so ``layer_ids`` are the
-checkpoints that one came from, itself first.
+Generation C calls a branch a fork. Its checkpoints are stacks of layers; here each is complete, so ``layer_ids`` are
+the checkpoint and its ancestors, newest first.
 """
 
 import os
@@ -31,7 +31,7 @@ _UNAVAILABLE = {
 
 
 def older_checkpoint_fields(session: SessionStatus, checkpoint: CheckpointStatus) -> dict[str, object]:
-    """What generation C has of a checkpoint besides what we have, but for its ``layer_ids``."""
+    """The fields of a checkpoint that generation C has in addition to ours, except ``layer_ids``."""
     return {
         "parent_id": checkpoint.parent,
         "pid": -1 if checkpoint.saved_pid is None else checkpoint.saved_pid,
@@ -43,7 +43,7 @@ def older_checkpoint_fields(session: SessionStatus, checkpoint: CheckpointStatus
 
 
 def snapshot_breakdown(made: OperationRecord | None) -> dict[str, object]:
-    """How long the parts of the making of a checkpoint took."""
+    """How long each step took when the checkpoint was made."""
     if made is None:
         return {}
     return {
@@ -53,7 +53,7 @@ def snapshot_breakdown(made: OperationRecord | None) -> dict[str, object]:
 
 
 def fork_document(session: SessionStatus, branch: BranchStatus) -> dict[str, object]:
-    """What generation C keeps of a fork, as far as there is such a thing here."""
+    """The fields of a fork that generation C has, as far as they exist here."""
     pid, made = branch.pid, branch.made_by
     return {
         "id": branch.name,
@@ -77,7 +77,7 @@ def fork_document(session: SessionStatus, branch: BranchStatus) -> dict[str, obj
 
 
 def volatile_fork_document(branch: BranchStatus) -> dict[str, object]:
-    """What ``info`` says of a fork. ``volatile``: pid and root are those of now; a restore of the branch gives it others."""
+    """A fork as ``info`` shows it. ``volatile``: pid and root are the current ones; a restore gives it others."""
     pid = branch.pid
     return {
         "id": branch.name,
@@ -95,7 +95,7 @@ def volatile_fork_document(branch: BranchStatus) -> dict[str, object]:
 
 
 def registry_document(session: SessionStatus) -> dict[str, object]:
-    """The session as the registry of the originals has it."""
+    """A session as in the registry of the originals."""
     main = session.main
     pid = None if main is None else main.pid
     return {
@@ -112,7 +112,7 @@ def registry_document(session: SessionStatus) -> dict[str, object]:
 
 
 def work_path(session: SessionStatus) -> str:
-    """Where people work on its live files: the work directory if it has one, else its whole root."""
+    """Where people work on its live files: the work directory if it has one, else the root of ``main``."""
     main = session.main
     return session.record.settings.work_dir or os.fspath(
         session.directory if main is None else main.directory
@@ -125,6 +125,6 @@ def socket_path(pid: int) -> str:
 
 
 def _start_time(pid: int) -> int | None:
-    """When a process was started, in clock ticks since boot: with its pid, who it is."""
+    """When a process was started, in clock ticks since boot; with the pid this identifies it."""
     process = read_process(pid)
     return None if process is None else process.started

@@ -22,20 +22,20 @@ _AREAS: Mapping[str, tuple[str, ...]] = {
     "network": ("expose", "unexpose", "ports"),
     "bases": ("build", "base"),
 }
-"""The modules of :mod:`waypoint.cli.grammar`, each with its verbs, so that one is imported if one is typed."""
+"""The modules of :mod:`waypoint.cli.grammar`, each with its verbs; only that of the typed verb is imported."""
 
 VERBS = frozenset(verb for verbs in _AREAS.values() for verb in verbs)
 
 OLDER = """\
-The words of the original Waypoint and checkpoint-lite work too, and print what they printed: create, checkpoint,
+Older command words, also those of checkpoint-lite, work too and print what they printed: create, checkpoint,
 fork-exec, exec S FORK -- LINE, snapshot S FORK NAME [--park], destroy S FORK, cp S SRC FORK:/DST; see docs/cli.md.
 
 """
 EXIT_CODES = """\
 exit codes:
-  0 done   1 failure   2 wrong usage   3 no such thing   4 not permitted   5 name taken or busy
+  0 done   1 failure   2 wrong usage   3 not found   4 not permitted   5 name taken or busy
   6 the kernel, CRIU or the pool failed   7 this host cannot do it   130 interrupted
-  exec ends with the command's own code; 124 if it ran out of time, 125 if it could not be run
+  exec exits with the command's own code; 124 if it ran out of time, 125 if it could not be run
 """
 WITH_VALUE = frozenset({"--state-dir"})  # options before the verb that take the next word
 _UNKNOWN_WORD = re.compile(r"argument (?:VERB|ACTION): invalid choice: '(.*)' \(choose from ")
@@ -44,7 +44,7 @@ _UNKNOWN_WORD = re.compile(r"argument (?:VERB|ACTION): invalid choice: '(.*)' \(
 def parse(argv: Sequence[str], program: str = WAYPOINT) -> argparse.Namespace:
     """Parse a command line; a wrong one ends the process with status 2, as usual.
 
-    What follows the first ``--`` of an exec is the command and is not looked at.
+    The words after the first ``--`` of an exec are the command and are not parsed.
     """
     words, command = list(argv), None
     verb = _verb_word(words)
@@ -52,7 +52,7 @@ def parse(argv: Sequence[str], program: str = WAYPOINT) -> argparse.Namespace:
         cut = words.index("--")
         words, command = words[:cut], words[cut + 1 :]
     if verb in ("init", "shell"):
-        # The older `init --shell DIR` asks for a shell, which every session has; DIR is not the shell's name.
+        # The older `init --shell DIR` asks for a shell, which every session has; DIR is not the name of a shell.
         words = ["--shell=" if word == "--shell" else word for word in words]
     options = grammar(program, verb).parse_args(words)
     if command is not None:
@@ -77,7 +77,7 @@ def _names(parser: argparse.ArgumentParser) -> frozenset[str]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Of a mistyped verb it says which may be meant, instead of naming all of them."""
+    """For a mistyped verb it suggests the closest one, instead of listing all."""
 
     def error(self, message: str) -> NoReturn:
         unknown = _UNKNOWN_WORD.match(message)
@@ -93,12 +93,12 @@ class _Parser(argparse.ArgumentParser):
 
 
 def grammar(program: str = WAYPOINT, verb: str = "") -> argparse.ArgumentParser:
-    """Of all verbs, or if one is named, of those that are defined beside it."""
+    """The parser for all verbs, or if ``verb`` is one, for the verbs of its module."""
     parser: argparse.ArgumentParser = _Parser(
         prog=program,
         description="Live terminal sessions that can be checkpointed, restored and branched in milliseconds.",
         epilog=OLDER + EXIT_CODES,
-        parents=[common_options()],  # not the verbs' own: set_defaults() below would give them its values
+        parents=[common_options()],  # a copy: set_defaults() below would change the verbs' own
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(state_dir=None, json=False, quiet=False, timings=False, verbose=False)

@@ -1,4 +1,4 @@
-"""``phase_stats``: how long the parts of an operation took, in the words of generation C and then our own."""
+"""``phase_stats``: how long the steps of an operation took, under their older names and then our own."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from waypoint.model import OperationKind, OperationRecord
 
 __all__ = ["FORK_FIELDS", "FORK_NAMES", "SNAPSHOT_NAMES", "named_phases", "phases_text", "with_phases"]
 
-# What generation C calls what we measure. Of what it measures and we do not have (a helper process, a second
-# restore after each save) nothing is said.
+# Older names for steps that we measure. Older steps that do not exist here (a helper process, a second restore
+# after each save) are left out.
 SNAPSHOT_NAMES = {"dump": "dump_ms", "files": "seal_ms", "pause": "frozen_ms"}
 FORK_NAMES = {"mount": "mount_ms", "processes": "criu_wall_ms", "answer": "sockwait_ms"}
-FORK_FIELDS = {**FORK_NAMES, "answer": "sock_wait_ms"}  # as its documents have it
+FORK_FIELDS = {**FORK_NAMES, "answer": "sock_wait_ms"}  # as the older documents name it
 
 
 def with_phases(answer: Answer) -> Answer:
@@ -26,7 +26,7 @@ def with_phases(answer: Answer) -> Answer:
 
 
 def named_phases(operation: OperationRecord, names: Mapping[str, str]) -> dict[str, float]:
-    """Milliseconds by name: the whole, what generation C has a name for, and our other steps."""
+    """Milliseconds by name: the total, the steps that have an older name, and our other steps."""
     known = {names[name]: spent for name, spent in operation.phases_ms.items() if name in names}
     ours = {f"{name}_ms": spent for name, spent in operation.phases_ms.items() if name not in names}
     return {"total_ms": operation.total_ms or 0.0, **known, **ours}

@@ -1,4 +1,4 @@
-"""The tables of docs/cli.md, made from the code: ``python -m waypoint.cli.reference docs/cli.md`` puts them there."""
+"""The tables of docs/cli.md, made from the code: ``python -m waypoint.cli.reference docs/cli.md`` writes them."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ _COMMON = frozenset("--help --state-dir --json --quiet --timings --verbose".spli
 
 
 def with_tables(page: str) -> str:
-    """The page with each table, between its two marks, as the code has it now."""
+    """The page, with each table between its two marks replaced by one made from the code."""
     for name, table in (("verbs", verbs_table()), ("older", older_table()), ("keys", keys_table())):
         before, begin, rest = page.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition(f"<!-- end of {name} -->\n")
@@ -34,7 +34,7 @@ def verbs_table() -> str:
 
 
 def older_table() -> str:
-    """The forms of the originals that are not ours too, and which of our words they mean."""
+    """The older forms that are no longer current, and what they mean in current words."""
     lines = ["| generation | older form | is |", "|---|---|---|"]
     for form in FORMS:
         translation = translate(
@@ -63,7 +63,7 @@ def _kind(key: Key) -> str:
 def _default(key: Key) -> str:
     if key.kind == "path":
         return _code(str(key.default)) if key.default else "-"
-    return "false" if key.kind == "flag" else "none more"
+    return "false" if key.kind == "flag" else "no additional paths"
 
 
 def _verbs(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:
@@ -100,7 +100,7 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _shown(form: Form, words: list[str]) -> str:
-    """Words of ours as one types them: what is one word with blanks is quoted."""
+    """A current command line as it is typed: a word with blanks is quoted."""
     return _pid(f"'{word}'" if " " in word or word == "LINE" else word for word in words)
 
 

@@ -52,7 +52,7 @@ def destroy(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     target = parse_target(options.target)
     if target.branch is None:
         raise UsageError(
-            "which branch? write SESSION:BRANCH", hint="waypoint cleanup SESSION removes a session"
+            "no branch is named: write SESSION:BRANCH", hint="waypoint cleanup SESSION removes a session"
         )
     waypoint.session(target.session).branch(target.branch).destroy(wait=options.wait)
     return Answer(
@@ -66,10 +66,10 @@ def cleanup(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     if preserve.value:
         return _preserved(session, options, f"{preserve.key.name} ({preserve.source})")
     try:
-        with _told_step_by_step(is_wanted=options.force and not options.quiet and not options.json):
+        with _removal_progress(is_wanted=options.force and not options.quiet and not options.json):
             session.cleanup(force=options.force)
     except (Busy, EngineError) as error:
-        if not options.force:  # all that could be said of it then is asked for already
+        if not options.force:  # with --force, the hint would suggest what was asked for already
             error.hint = explain_session_in_use(waypoint.context, session.record)
         raise
     return Answer(
@@ -78,7 +78,7 @@ def cleanup(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
 
 
 def _preserved(session: Session, options: argparse.Namespace, setting: str) -> Answer:
-    """End all that runs of a session and keep the rest, as those who set the older key want it."""
+    """Suspend the session instead of removing it, as the older key ``preserve_session_on_cleanup`` asks for."""
     session.suspend(drop=options.force)
     kept = f"kept on disk, as {setting} says; bring it back: waypoint resume {options.session}"
     return Answer(
@@ -97,19 +97,19 @@ _REMOVAL_STEPS = {
 
 
 @contextmanager
-def _told_step_by_step(*, is_wanted: bool) -> Iterator[None]:
-    """Say on standard error what a removal is at."""
-    told: list[str] = []
+def _removal_progress(*, is_wanted: bool) -> Iterator[None]:
+    """Print each step of a removal on standard error as it starts."""
+    printed: list[str] = []
 
-    def tell(operation: str, step: str) -> None:
-        if operation == "cleanup" and step in _REMOVAL_STEPS and told[-1:] != [step]:
-            told.append(step)
+    def print_step(operation: str, step: str) -> None:
+        if operation == "cleanup" and step in _REMOVAL_STEPS and printed[-1:] != [step]:
+            printed.append(step)
             print(f"waypoint: {_REMOVAL_STEPS[step]}", file=sys.stderr, flush=True)
 
     if is_wanted:
-        step_observers.append(tell)
+        step_observers.append(print_step)
     try:
         yield
     finally:
         if is_wanted:
-            step_observers.remove(tell)
+            step_observers.remove(print_step)

@@ -1,4 +1,4 @@
-"""Settings as the command line tells of them."""
+"""Settings as the command line shows them."""
 
 import argparse
 
@@ -6,12 +6,12 @@ __all__ = ["older_key_notes", "settings_document"]
 
 
 def older_key_notes(options: argparse.Namespace) -> list[str]:
-    """What to tell those who have set keys of the originals that change nothing here."""
+    """A note for each older key that is set and has no effect."""
     return [setting.note for setting in options.settings.values() if setting.note]
 
 
 def settings_document(options: argparse.Namespace) -> dict[str, object]:
-    """Every key with its value and source; with a note if it changes nothing here."""
+    """Every key with its value and source; with a note if it has no effect."""
     return {
         name: {
             "value": list(setting.value) if isinstance(setting.value, tuple) else setting.value,

@@ -1,4 +1,4 @@
-"""What a session shares with the host, and what of the host it does not see: in words and as a document."""
+"""What a session shares with the host, and which host paths are hidden from it: as notes and as JSON."""
 
 import os
 from collections.abc import Iterable
@@ -11,17 +11,19 @@ NAMED_MAX = 5
 
 
 def sharing_notes(settings: SessionSettings) -> list[str]:
-    """What a person should know about a new session. What is hidden but not there goes without saying."""
+    """What a person should know about a new session. Hidden paths that do not exist are left out."""
     notes = [
         f"{volume.path} is {volume.source} of the host{', read-only' if volume.read_only else ''}:"
         " shared by all branches, in no checkpoint"
         for volume in settings.volumes
     ]
-    if hidden := _there(settings.hidden):
+    if hidden := _existing(settings.hidden):
         more = f" and {len(hidden) - NAMED_MAX} more" if len(hidden) > NAMED_MAX else ""
-        notes.append(f"hidden from the session: {_named(hidden[:NAMED_MAX])}{more} (--show PATH shows it)")
+        notes.append(
+            f"hidden from the session: {_shortened(hidden[:NAMED_MAX])}{more} (--show PATH shows it)"
+        )
     if settings.shown:
-        notes.append(f"hidden by default, but not from this session: {_named(settings.shown)}")
+        notes.append(f"hidden by default, but not from this session: {_shortened(settings.shown)}")
     return notes
 
 
@@ -37,17 +39,17 @@ def shared_document(settings: SessionSettings) -> dict[str, object]:
             for volume in settings.volumes
         ],
         "secrets": [secret.name for secret in settings.secrets],
-        "hidden": _there(settings.hidden),
+        "hidden": _existing(settings.hidden),
         "shown": list(settings.shown),
     }
 
 
-def _there(paths: Iterable[str]) -> list[str]:
-    """Those that exist, what is the caller's first."""
+def _existing(paths: Iterable[str]) -> list[str]:
+    """Those that exist, the ones in the caller's home first."""
     home = os.path.expanduser("~")
     return sorted(filter(os.path.lexists, paths), key=lambda path: (not path.startswith(f"{home}/"), path))
 
 
-def _named(paths: Iterable[str]) -> str:
+def _shortened(paths: Iterable[str]) -> str:
     home = os.path.expanduser("~")
     return " ".join(f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path for path in paths)

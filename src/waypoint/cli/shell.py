@@ -1,4 +1,4 @@
-"""``waypoint shell``: a session and a person in it, at once."""
+"""``waypoint shell``: create a session and attach to it."""
 
 import argparse
 import sys
@@ -29,19 +29,19 @@ def shell(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
         print(_kept(reference, "cut off"), file=sys.stderr)
         raise
     return Answer(
-        text=_settle(session, reference, ended),
+        text=_ask_what_to_keep(session, reference, ended),
         quiet=session.id,
         document={"session_id": session.id, "ended": ended},
     )
 
 
 def _kept(reference: str, ended: str) -> str:
-    fresh = f"waypoint terminal new {reference} {MAIN} && " if ended == "exited" else ""
-    return f"Kept: {fresh}waypoint attach {reference}"
+    new_terminal = f"waypoint terminal new {reference} {MAIN} && " if ended == "exited" else ""
+    return f"Kept: {new_terminal}waypoint attach {reference}"
 
 
-def _settle(session: Session, reference: str, ended: str) -> str:
-    """Ask what to keep. Who says nothing keeps everything."""
+def _ask_what_to_keep(session: Session, reference: str, ended: str) -> str:
+    """Ask what to keep, do it, and return what to print. An empty answer keeps everything."""
     kept = _kept(reference, ended)
     while True:
         print(_QUESTION, end="", file=sys.stderr, flush=True)

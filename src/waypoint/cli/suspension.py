@@ -3,7 +3,7 @@
 import argparse
 
 from waypoint.cli.answer import Answer
-from waypoint.cli.failure import tell
+from waypoint.cli.failure import report_error
 from waypoint.errors import ResumeIncomplete
 from waypoint.model import BranchRecord
 from waypoint.session.session import Session
@@ -25,7 +25,9 @@ def suspend(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
             f"Session '{options.session}' suspended; checkpoints remain on disk — "
             f"bring it back: waypoint resume {options.session}"
         ]
-        lines += [_lost(record, names) if options.drop else _kept(record, names) for record in records]
+        lines += [
+            _lost_line(record, names) if options.drop else _kept_line(record, names) for record in records
+        ]
         text = "\n".join(lines)
     return Answer(
         text=text,
@@ -41,13 +43,13 @@ def suspend(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     )
 
 
-def _kept(record: BranchRecord, names: dict[str, str]) -> str:
+def _kept_line(record: BranchRecord, names: dict[str, str]) -> str:
     return f"  {record.name} checkpoint={names[record.head or '']}"
 
 
-def _lost(record: BranchRecord, names: dict[str, str]) -> str:
+def _lost_line(record: BranchRecord, names: dict[str, str]) -> str:
     if record.head is None:
-        return f"  {record.name} checkpoint=- lost: all of it, since it was never saved; it starts anew from its base"
+        return f"  {record.name} checkpoint=- lost: all of it, since it was never saved; it starts again from its base"
     name = names[record.head]
     return f"  {record.name} checkpoint={name} lost: what it did since {name!r}"
 
@@ -60,8 +62,8 @@ def resume(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     except ResumeIncomplete as error:
         made = [session.branch(name) for name in error.made]
         exit_code, errors = error.exit_code, error.errors
-        if not options.json:  # there they are in the document
-            exit_code = tell(error, verb=options.verb.name, is_older=options.is_older)
+        if not options.json:  # otherwise they are in the document
+            exit_code = report_error(error, verb=options.verb.name, is_older=options.is_older)
     names = _checkpoint_names(session)
     lines = [f"Session '{options.session}' resumed"]
     if not made:

@@ -1,4 +1,4 @@
-"""Words that many verbs have in common: ``SESSION[:BRANCH]`` and sizes."""
+"""Operands that many verbs have in common: ``SESSION[:BRANCH]`` and sizes of terminals."""
 
 import re
 from dataclasses import dataclass
@@ -27,13 +27,13 @@ def parse_target(text: str) -> Target:
 
 
 def find_branch(waypoint: Waypoint, text: str) -> Branch:
-    """The branch that ``SESSION[:BRANCH]`` means; ``main`` if none is said."""
+    """The branch that ``SESSION[:BRANCH]`` means; ``main`` if no branch is given."""
     target = parse_target(text)
     return waypoint.session(target.session).branch(target.branch or MAIN)
 
 
 def parse_size(text: str) -> WindowSize:
-    """``COLUMNSxROWS``, as people write it, as rows and columns."""
+    """Rows and columns from ``COLUMNSxROWS``, as people write it."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise UsageError(f"{text!r} is not a size", hint="columns x rows, such as 120x40")

@@ -135,29 +135,29 @@ def attach(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
         detach_key=options.detach_key,
         read_only=options.read_only,
     )
-    told = {
+    message = {
         "detached": f"Detached; {options.target} runs on.",
         "exited": f"The shell has ended. A fresh one: waypoint terminal new {options.target} {options.terminal}",
         "closed": "The terminal was closed.",
         "hung up": "",
     }[ended]
-    return Answer(text=told, document={"ended": ended})
+    return Answer(text=message, document={"ended": ended})
 
 
 def require_attachable(detach_key: str) -> int:
-    """The code of the key that detaches. Raises UsageError if it is none, or if nobody is there to press it."""
+    """The code of the key that detaches. Raises UsageError if it is not a control key, or if this is not a terminal."""
     key = encode_keys([detach_key])
     if len(key) != 1 or key[0] >= 0x20:
         raise UsageError(
             f"{detach_key!r} is not a control key",
-            hint="a key such as C-] or C-\\ detaches; others are typed",
+            hint="choose one such as C-] or C-\\; other keys are typed into the terminal",
         )
     require_terminal(sys.stdin.fileno(), sys.stdout.fileno())
     return key[0]
 
 
 def attach_to(branch: Branch, reference: str, terminal: str, *, detach_key: str, read_only: bool) -> str:
-    """Make this process's terminal the window of a branch's; return why that ended."""
+    """Show a terminal of a branch in this process's terminal; return why that ended."""
     return attach_terminal(
         branch.address,
         terminal,
@@ -177,7 +177,9 @@ def _screen_answer(shown: Screen, options: argparse.Namespace) -> Answer:
             Path(options.output).write_bytes(image)
             return Answer(text=options.output, document={**document, "file": options.output})
         if sys.stdout.isatty() or options.json:
-            raise UsageError("a picture needs a file", hint="--output screen.png, or redirect the output")
+            raise UsageError(
+                "a picture must be written to a file", hint="--output screen.png, or redirect the output"
+            )
         sys.stdout.buffer.write(image)
         return Answer(text="", document=document)
     text = {"text": render_text, "ansi": render_ansi, "html": render_html}[options.format](shown)

@@ -17,9 +17,9 @@ _HELD = {
 
 
 def draw_tree(session: SessionStatus) -> str:
-    """The session in one line, and below it what was made from what.
+    """One line about the session, and below it which checkpoint or branch was made from which.
 
-    An only descendant stands straight below its parent, so that a long row of checkpoints stays readable.
+    An only child that is a checkpoint is not indented, so that a long row of checkpoints stays readable.
     """
     below: defaultdict[str | None, list[_Item]] = defaultdict(list)
     for branch in session.branches:
@@ -32,12 +32,12 @@ def draw_tree(session: SessionStatus) -> str:
         below[record.parent].append(_Item(f"● {record.name}  {about}{age(record.created_at)}", record.id))
     name = f" ({session.record.name})" if session.record.name else ""
     lines = [f"{session.id}{name}  base {session.base_name}, started in {session.record.workspace}"]
-    waiting = _with_lead(below[None], "")
+    waiting = _with_prefixes(below[None], "")
     while waiting:
-        item, lead, indent = waiting.pop()
-        lines.append(lead + item.label)
+        item, prefix, indent = waiting.pop()
+        lines.append(prefix + item.label)
         if item.checkpoint is not None:
-            waiting += _with_lead(below[item.checkpoint], indent)
+            waiting += _with_prefixes(below[item.checkpoint], indent)
     return "\n".join(lines)
 
 
@@ -49,8 +49,8 @@ class _Item:
     checkpoint: str | None = None
 
 
-def _with_lead(items: list[_Item], indent: str) -> list[tuple[_Item, str, str]]:
-    """Each item with what stands before it and before the lines below it; the last one first."""
+def _with_prefixes(items: list[_Item], indent: str) -> list[tuple[_Item, str, str]]:
+    """Each item with its prefix and that of the lines below it; the last item first."""
     if len(items) == 1 and items[0].checkpoint is not None:
         return [(items[0], indent, indent)]
     drawn = [(item, f"{indent}├─ ", f"{indent}│  ") for item in items[:-1]]

@@ -1,4 +1,4 @@
-"""The verbs on bases; cli/bases.py says what they mean."""
+"""The verbs on bases; cli/bases.py carries them out."""
 
 import argparse
 
@@ -12,7 +12,7 @@ _ACTIONS = (
     ("list", "list the bases in the pool", ()),
     (
         "bootstrap",
-        "make a Debian from this host's own package mirror; FROM in a Dockerfile then finds it",
+        "make a Debian base from this host's package mirror; FROM in a Dockerfile then finds it",
         (
             "waypoint base bootstrap debian:bookworm",
             "waypoint base bootstrap debian:bookworm --include python3,python3-pip --name python:3.11",
@@ -42,7 +42,7 @@ _ACTIONS = (
     ),
     (
         "prune",
-        "remove bases that have neither a name nor a session, and steps of builds that nothing needs any more",
+        "remove bases that have neither a name nor a session, and build steps that nothing needs any more",
         (),
     ),
 )
@@ -51,7 +51,7 @@ _ACTIONS = (
 def add_verbs(verbs: Verbs) -> None:
     build = verbs.add(
         Verb("build", "bases", "build"),
-        "build a Dockerfile, make the image a base, and create a session over it",
+        "build a Dockerfile, store the image as a base, and create a session on it",
         "waypoint build ./app --name demo",
         "waypoint build . -f docker/Dockerfile --build-arg VERSION=3",
     )
@@ -72,7 +72,7 @@ def _add_build_options(build: argparse.ArgumentParser) -> None:
         "--build-arg",
         action="append",
         metavar="K[=V]",
-        help="a value for ARG in the Dockerfile (without =V: of your variable); may be repeated",
+        help="a value for ARG in the Dockerfile (without =V: the value of your variable K); may be repeated",
     )
     build.add_argument(
         "--tag", "-t", action="append", metavar="BASE", help="a name for the base (default: localhost/DIR)"
@@ -89,11 +89,11 @@ def _add_base_action(action: str, parser: argparse.ArgumentParser) -> None:
             "--include",
             action="append",
             metavar="PKG[,PKG…]",
-            help="packages that it shall have; may be repeated",
+            help="packages to install in it; may be repeated",
         )
         _add_names(parser, "debian:RELEASE")
     elif action == "import":
-        parser.add_argument("source", metavar="TAR|DIR|IMAGE", help="what to make it from")
+        parser.add_argument("source", metavar="TAR|DIR|IMAGE", help="what to make the base from")
         _add_names(parser, "that of the image, if it is from a registry")
     elif action == "export":
         parser.add_argument("base", metavar="BASE", help="its name or id")

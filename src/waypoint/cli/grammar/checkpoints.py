@@ -10,7 +10,7 @@ __all__ = ["add_verbs"]
 def add_verbs(verbs: Verbs) -> None:
     snapshot = verbs.add(
         Verb("snapshot", "checkpoints", "snapshot"),
-        "save a branch as it is now; it runs on",
+        "save a branch as it is now; it keeps running",
         "waypoint snapshot demo ready",
         "waypoint snapshot demo before-build --files-only",
         "waypoint snapshot demo:fork-1 idea --park",
@@ -22,19 +22,19 @@ def add_verbs(verbs: Verbs) -> None:
     ways.add_argument(
         "--files-only",
         action="store_true",
-        help="save no processes: restored or forked, it is these files and a fresh shell",
+        help="save files but no processes: a restore or fork gives these files and a new shell",
     )
-    ways.add_argument("--park", action="store_true", help="let the branch go once it is saved")
+    ways.add_argument("--park", action="store_true", help="end the branch once it is saved")
     ways.add_argument(
         "--pid",
         type=int,
         metavar="PID",
         help="save a program of this host that works in the session's work directory (init --work-dir), with the"
-        " files of 'main' and in place of the session's own processes; a restore brings it back as PID",
+        " files of 'main' and instead of the session's own processes; a restore lets it run again as PID",
     )
     park = verbs.add(
         Verb("park", "checkpoints", "park"),
-        "save a branch and let it go; bring it back with fork",
+        "save a branch and end it; fork makes it live again",
         "waypoint park demo:fork-1 idea",
         "waypoint fork demo idea --id fork-1   # later",
     )
@@ -42,7 +42,7 @@ def add_verbs(verbs: Verbs) -> None:
     park.add_argument("name", nargs="?", metavar="NAME", help="a name for the checkpoint")
     restore = verbs.add(
         Verb("restore", "checkpoints", "restore"),
-        "make a branch a saved point again; what it did since is gone, checkpoints stay",
+        "set a branch back to a checkpoint; what it did since is lost, checkpoints stay",
         "waypoint restore demo ready",
     )
     add_target(restore)
@@ -55,14 +55,14 @@ def add_verbs(verbs: Verbs) -> None:
     )
     fork.add_argument("session", metavar="SESSION")
     fork.add_argument("source", metavar="NAME|BRANCH", help="a checkpoint, or a live branch (saved first)")
-    fork.add_argument("--n", type=int, metavar="K", help="how many (default 1)")
-    fork.add_argument("--id", metavar="ID", help="a name for the one new branch")
+    fork.add_argument("--n", type=int, metavar="K", help="how many branches (default 1)")
+    fork.add_argument("--id", metavar="ID", help="a name for the new branch (not with --n above 1)")
     promote = verbs.add(
         Verb("promote", "checkpoints", "promote"),
-        "let 'main' go on as another branch; what 'main' was is given up, checkpoints stay",
+        "replace 'main' by another branch; what 'main' was is lost, checkpoints stay",
         "waypoint promote demo:fork-2",
     )
     add_target(promote)
     promote.add_argument(
-        "--over", default=MAIN, metavar="BRANCH", help="the branch to give up (default: main)"
+        "--over", default=MAIN, metavar="BRANCH", help="the branch to replace (default: main)"
     )

@@ -1,4 +1,4 @@
-"""The verbs that run commands and look after jobs."""
+"""The verbs that run commands and manage jobs."""
 
 import argparse
 
@@ -11,7 +11,7 @@ __all__ = ["add_verbs"]
 def add_verbs(verbs: Verbs) -> None:
     exec_ = verbs.add(
         Verb("exec", "commands", "exec_"),
-        "run a command in a branch's shell, or beside it, and end with its exit code",
+        "run a command in a branch's shell, or outside it, and exit with the command's exit code",
         "waypoint exec demo -- 'cd src && export MODE=debug'",
         "waypoint exec demo:fork-1 --timeout 60 -- make test",
         "waypoint exec demo --isolated --cwd /srv -- sort <data >sorted",
@@ -21,9 +21,11 @@ def add_verbs(verbs: Verbs) -> None:
     exec_.add_argument(
         "--isolated",
         action="store_true",
-        help="a fresh process that leaves the shell alone: output and errors apart, input from here",
+        help="run it as a separate process, not in the shell: output and errors apart, input from here",
     )
-    exec_.add_argument("--detach", action="store_true", help="do not wait; print the number of its job")
+    exec_.add_argument(
+        "--detach", action="store_true", help="do not wait for the command; print its job number"
+    )
     add_terminal(exec_, default=None)
     exec_.add_argument(
         "--timeout", type=float, metavar="S", help="end the command after S seconds, with exit code 124"
@@ -38,13 +40,13 @@ def add_verbs(verbs: Verbs) -> None:
     exec_.add_argument("--env", action="append", metavar="K=V", help="isolated: a variable; may be repeated")
     exec_.add_argument("--user", metavar="U", help="isolated: NAME, UID or UID:GID of the branch")
     exec_.add_argument(
-        "--stdin", "-i", action="store_true", help="isolated: give it the input also if that is a keyboard"
+        "--stdin", "-i", action="store_true", help="isolated: pass standard input on even if it is a keyboard"
     )
     exec_.add_argument(
         "command",
         nargs="*",
         metavar="COMMAND",
-        help="after --: one word is shell text, several are a command",
+        help="after --: one word is shell text, several are a command and its arguments",
     )
     jobs = verbs.add(
         Verb("jobs", "commands", "jobs"),
@@ -53,25 +55,27 @@ def add_verbs(verbs: Verbs) -> None:
     add_target(jobs, waits=False)
     wait = verbs.add(
         Verb("wait", "commands", "wait"),
-        "wait for a job and end with its exit code; 124 if it still runs",
+        "wait for a job and exit with its exit code; 124 if it still runs",
         "waypoint wait demo 3 --timeout 60",
     )
     add_job(wait)
-    wait.add_argument("--timeout", type=float, metavar="S", help="wait S seconds at most; the job goes on")
+    wait.add_argument(
+        "--timeout", type=float, metavar="S", help="wait S seconds at most; the job keeps running"
+    )
     output = verbs.add(
         Verb("output", "commands", "output"),
-        "print what a job has written until now",
+        "print what a job has written so far",
         "waypoint output demo 3 --from 4096",
         "waypoint output demo 3 --follow",
     )
     add_job(output)
     output.add_argument(
-        "--from", dest="offset", type=int, default=0, metavar="OFFSET", help="leave out that many bytes"
+        "--from", dest="offset", type=int, default=0, metavar="OFFSET", help="skip that many bytes"
     )
-    output.add_argument("--follow", action="store_true", help="go on until the job has ended")
+    output.add_argument("--follow", action="store_true", help="continue until the job has ended")
     interrupt = verbs.add(
         Verb("interrupt", "commands", "interrupt"),
-        "interrupt what runs in a terminal's foreground, as Ctrl-C does, or a job",
+        "interrupt a job, or what runs in a terminal's foreground, as Ctrl-C does",
         "waypoint interrupt demo",
     )
     add_target(interrupt, waits=False)

@@ -12,11 +12,11 @@ COPY_RULES = """
 A path in a branch is SESSION[:BRANCH]:/PATH; everything else is a path on the host (write ./a:/b for a file
 of such a name). Also accepted: cp SESSION SRC DST, with the branch's side as BRANCH:/PATH.
 
-Missing directories are made. A file goes into a directory that is there, a directory is merged into it, and
-anything else is replaced at once. A link at the destination is replaced, not followed; end the path in / to
-follow one that leads to a directory. Contents and permission bits are kept, owners and times are not.
+Missing directories are made. If the destination is a directory, a file goes into it and a directory is merged
+into it; anything else is replaced in one step. A link at the destination is replaced, not followed; end the path
+in / to follow a link to a directory. Contents and permission bits are kept, owners and times are not.
 Links, devices, sockets and FIFOs are refused. A single - is a tar stream: from standard input it is unpacked
-into the directory; to standard output its names begin with that of what is copied (with . for /PATH/.).
+into the directory; to standard output the names in it begin with the last part of /PATH (with . for /PATH/.).
 """
 
 
@@ -31,8 +31,8 @@ def add_verbs(verbs: Verbs) -> None:
     )
     cp.description = f"{cp.description}\n{COPY_RULES}".rstrip()
     cp.usage = "waypoint cp [options] SRC DST"
-    for name in ("SRC", "DST"):  # one by one: a list of all would not let an option stand in between
+    for name in ("SRC", "DST"):  # one by one: a list of both would not let an option stand between them
         cp.add_argument("operands", action="append", metavar=name)
     cp.add_argument("operands", action="append", nargs="?", help=argparse.SUPPRESS)
-    cp.add_argument("--links", action="store_true", help="copy symbolic links as links; none is followed")
+    cp.add_argument("--links", action="store_true", help="copy symbolic links as links, and follow none")
     add_no_wait(cp)

@@ -1,4 +1,4 @@
-"""The options of a new session, whichever verb makes it; cli/creation.py says what they mean."""
+"""The options of a new session, whichever verb makes it; cli/creation.py carries them out."""
 
 import argparse
 
@@ -10,7 +10,7 @@ __all__ = ["add_new_session"]
 def add_new_session(parser: argparse.ArgumentParser, *, chooses_base: bool = True) -> None:
     if chooses_base:
         _add_base_choice(parser)
-    parser.add_argument("--name", metavar="N", help="a name for the session, usable in place of its id")
+    parser.add_argument("--name", metavar="N", help="a name for the session, usable instead of its id")
     parser.add_argument(
         "--shell",
         nargs="?",
@@ -31,7 +31,7 @@ def add_new_session(parser: argparse.ArgumentParser, *, chooses_base: bool = Tru
         const=True,
         default=False,
         metavar="PATH",
-        help="have the files of 'main' mounted on this host, at PATH (an empty directory) or in the state directory:"
+        help="mount the files of 'main' on this host, at PATH (an empty directory) or in the state directory;"
         " programs that you start there can be saved with them (snapshot --pid)",
     )
     add_containment(parser)
@@ -42,10 +42,10 @@ def _add_base_choice(parser: argparse.ArgumentParser) -> None:
     choice.add_argument(
         "--base",
         metavar="host|DIR|BASE",
-        help="the root file system below (default: host): a directory, or a base by name or id (waypoint base list)",
+        help="the root file system to start from: host (default), a directory, or a base by name or id (waypoint base list)",
     )
     choice.add_argument(
         "--from-image",
         metavar="IMAGE",
-        help="fetch an image and start on it: docker://NAME, oci:DIR, docker-archive:FILE, docker-daemon:NAME",
+        help="fetch an image and start from it: docker://NAME, oci:DIR, docker-archive:FILE, docker-daemon:NAME",
     )

@@ -8,7 +8,7 @@ __all__ = ["add_detach_key", "add_job", "add_no_wait", "add_target", "add_termin
 
 
 def add_target(parser: argparse.ArgumentParser, *, waits: bool = True) -> None:
-    parser.add_argument("target", metavar="SESSION[:BRANCH]", help="the branch; 'main' if none is said")
+    parser.add_argument("target", metavar="SESSION[:BRANCH]", help="the branch (default: main)")
     if waits:
         add_no_wait(parser)
 
@@ -34,4 +34,4 @@ def add_terminal(parser: argparse.ArgumentParser, default: str | None = MAIN) ->
 
 def add_job(parser: argparse.ArgumentParser) -> None:
     add_target(parser, waits=False)
-    parser.add_argument("job", type=int, metavar="JOB", help="the number that exec --detach has printed")
+    parser.add_argument("job", type=int, metavar="JOB", help="the number that exec --detach printed")

@@ -18,13 +18,13 @@ def add_verbs(verbs: Verbs) -> None:
         "directory",
         nargs="?",
         metavar="DIR",
-        help="where the shell starts (default: here); never changed itself. A root file system becomes the base",
+        help="where the shell starts (default: here); the real DIR is never changed. A root file system becomes the base",
     )
     add_new_session(init)
     init.add_argument("--size", metavar="CxR", help="columns x rows of its terminal (default 120x40)")
     shell = verbs.add(
         Verb("shell", "shell", "shell"),
-        "create a session, attach to it, and ask at the end what to keep",
+        "create a session, attach to it, and afterwards ask what to keep",
         "waypoint shell ~/project",
     )
     shell.add_argument("directory", nargs="?", metavar="DIR", help="where the shell starts (default: here)")
@@ -39,13 +39,13 @@ def add_verbs(verbs: Verbs) -> None:
     tree.add_argument("session", metavar="SESSION")
     destroy = verbs.add(
         Verb("destroy", "sessions", "destroy"),
-        "end a branch; its checkpoints stay",
+        "end and remove a branch; its checkpoints stay",
         "waypoint destroy demo:fork-1",
     )
     add_target(destroy)
     suspend = verbs.add(
         Verb("suspend", "suspension", "suspend"),
-        "save every branch of a session and end them all; it rests on disk, also through a reboot",
+        "suspend a session to disk: save and end all its branches; it also survives a reboot",
         "waypoint suspend demo",
         "waypoint suspend demo --drop   # back to the last checkpoints",
     )
@@ -53,16 +53,18 @@ def add_verbs(verbs: Verbs) -> None:
     suspend.add_argument(
         "--drop",
         action="store_true",
-        help="save nothing: what branches did since they were saved is given up",
+        help="save nothing: what branches did since they were last saved is lost",
     )
     resume = verbs.add(
         Verb("resume", "suspension", "resume"),
-        "bring a suspended session back: every branch as it was saved, and its exposed ports",
+        "resume a suspended session: every branch as it was saved, and its exposed ports",
         "waypoint resume demo",
     )
     resume.add_argument("session", metavar="SESSION")
-    cleanup = verbs.add(Verb("cleanup", "sessions", "cleanup"), "remove a session with all it has")
+    cleanup = verbs.add(
+        Verb("cleanup", "sessions", "cleanup"), "remove a session with its branches and checkpoints"
+    )
     cleanup.add_argument("session", metavar="SESSION")
     cleanup.add_argument(
-        "--force", action="store_true", help="end running commands with it, and wait for operations under way"
+        "--force", action="store_true", help="also end running commands, and wait for operations in progress"
     )

@@ -16,15 +16,15 @@ def add_verbs(verbs: Verbs) -> None:
     add_target(listing, waits=False)
     new = actions.add(
         Verb("terminal new", "terminals", "terminal_new"),
-        "open a terminal with a shell; one whose shell has ended gets a fresh one",
+        "open a terminal with a shell; a terminal whose shell has ended gets a new one",
         "waypoint terminal new demo build --size 120x40",
     )
     add_target(new, waits=False)
     new.add_argument("name", metavar="TERMINAL")
     new.add_argument("--size", metavar="CxR", help="columns x rows (default 120x40)")
     new.add_argument("--shell", metavar="SHELL", help="bash, zsh, dash, ash, sh or a path in the branch")
-    new.add_argument("--cwd", metavar="DIR", help="where it starts")
-    new.add_argument("--env", action="append", metavar="K=V", help="a variable; may be repeated")
+    new.add_argument("--cwd", metavar="DIR", help="where the shell starts")
+    new.add_argument("--env", action="append", metavar="K=V", help="a variable of the shell; may be repeated")
     new.add_argument(
         "--attended", action="store_true", help="for a person: a prompt, line editing, pagers and editors on"
     )
@@ -43,14 +43,14 @@ def add_verbs(verbs: Verbs) -> None:
     resize.add_argument("size", metavar="CxR", help="columns x rows, such as 120x40")
     send = verbs.add(
         Verb("send", "terminals", "send"),
-        "type into a terminal: text, and keys by the names that tmux gives them",
+        "type text and keys into a terminal; the names of keys are those of tmux",
         "waypoint send demo 'print(6 * 7)' Enter",
         "waypoint send demo C-c",
         "waypoint send demo --literal Enter   # the word",
     )
     add_target(send, waits=False)
     send.add_argument("keys", nargs="+", metavar="KEYS", help=f"text or keys: {key_names()}")
-    send.add_argument("--literal", "-l", action="store_true", help="all words are text")
+    send.add_argument("--literal", "-l", action="store_true", help="send all words as text, not as keys")
     add_terminal(send)
     screen = verbs.add(
         Verb("screen", "terminals", "screen"),
@@ -60,12 +60,14 @@ def add_verbs(verbs: Verbs) -> None:
     )
     add_target(screen, waits=False)
     screen.add_argument("--format", choices=("text", "ansi", "html", "png"), default="text")
-    screen.add_argument("--scrollback", type=int, default=0, metavar="N", help="and N lines above it")
-    screen.add_argument("--output", "-o", metavar="FILE", help="write it to a file")
+    screen.add_argument(
+        "--scrollback", type=int, default=0, metavar="N", help="also print N lines above the screen"
+    )
+    screen.add_argument("--output", "-o", metavar="FILE", help="write to a file instead of printing")
     add_terminal(screen)
     wait_for = verbs.add(
         Verb("wait-for", "terminals", "wait_for"),
-        "wait until a terminal shows something, is quiet, or its command has ended; 124 if it does not",
+        "wait until a terminal shows something, is quiet, or its command has ended; exit code 124 after --timeout",
         "waypoint wait-for demo --text '>>> $'",
         "waypoint wait-for demo --idle 500 --timeout 60",
     )
@@ -78,10 +80,12 @@ def add_verbs(verbs: Verbs) -> None:
     add_terminal(wait_for)
     attach = verbs.add(
         Verb("attach", "terminals", "attach"),
-        "make your terminal the window of a branch's terminal",
+        "show a branch's terminal in your own terminal, and type into it",
         "waypoint attach demo:fork-1",
     )
     add_target(attach, waits=False)
-    attach.add_argument("--read-only", action="store_true", help="only look: keys and window size stay here")
+    attach.add_argument(
+        "--read-only", action="store_true", help="only watch: send no keys and no window size"
+    )
     add_detach_key(attach)
     add_terminal(attach)

@@ -50,6 +50,6 @@ def common_options() -> argparse.ArgumentParser:
     group.add_argument("--state-dir", metavar="D", help="state directory (default /var/lib/waypoint)")
     group.add_argument("--json", action="store_true", help="print one JSON document")
     group.add_argument("--quiet", "-q", action="store_true", help="print only what a script needs")
-    group.add_argument("--timings", action="store_true", help="say how long each step took")
-    group.add_argument("--verbose", action="store_true", help="say what is being done")
+    group.add_argument("--timings", action="store_true", help="print how long each step took")
+    group.add_argument("--verbose", action="store_true", help="print what is being done")
     return common
