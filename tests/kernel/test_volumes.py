@@ -334,7 +334,7 @@ def test_it_takes_no_space_in_checkpoints(make: MakeSession, shared: Path) -> No
         ("/sys", "cannot be at /sys"),
         ("/dev/shm", "cannot be at /dev/shm"),
         ("/.waypoint/x", "cannot be at /.waypoint/x"),
-        ("/run/secrets/x", "secrets are there"),
+        ("/run/secrets/x", "secrets are mounted there"),
         ("/data\0", "absolute"),
         ("/\udcff", "absolute"),
     ],

@@ -62,7 +62,7 @@ def test_it_can_be_any_empty_directory(
     (place / "something").touch()
     with pytest.raises(UsageError, match="not empty"):
         waypoint.create(workspace, work_dir=place)
-    with pytest.raises(UsageError, match="no directory"):
+    with pytest.raises(UsageError, match="not a directory"):
         waypoint.create(workspace, work_dir=place / "something")
     (place / "something").unlink()
     session = waypoint.create(workspace, work_dir=place)

@@ -9,7 +9,7 @@ from waypoint.cli.older_documents import socket_path
 from waypoint.cli.text_tree import draw_tree
 from waypoint.cli.units import age, megabytes
 from waypoint.session.creation.wall_choice import PRIVILEGED_WARNING
-from waypoint.session.network.network_repair import mend_networks
+from waypoint.session.network.network_repair import repair_networks
 from waypoint.session.status import SessionStatus
 from waypoint.session.waypoint import Waypoint
 
@@ -22,7 +22,7 @@ def list_(waypoint: Waypoint, options: argparse.Namespace) -> Answer:
     if options.session is None:
         return _list_sessions(waypoint.statuses())
     session = waypoint.session(options.session)
-    mend_networks(waypoint.context, session.record)
+    repair_networks(waypoint.context, session.record)
     status = session.status()
     lines = [f"PRIVILEGED: {PRIVILEGED_WARNING}"] if session.record.settings.walls.privileged else []
     lines += ["Checkpoints:"]

@@ -1,9 +1,9 @@
 """Files into and out of a live branch.
 
-The branch is reached through the root of its init, so that its own mounts are seen, and only by descriptor
-(:mod:`waypoint.kernel.copy.confined`). A copy into a branch holds its lock alone, a copy out of it shares it: no
-checkpoint holds half a copy, and no restore swaps the branch meanwhile. Commands go on. What each does is told by the
-method of :class:`waypoint.session.branch_verbs.BranchVerbs` of its name.
+A branch is reached through the root of its init, so that its own mounts are seen, and only by descriptor
+(:mod:`waypoint.kernel.copy.confined`). A copy into a branch holds the branch's lock alone, a copy out of it shares the
+lock: no checkpoint holds half a copy, and no restore swaps the branch meanwhile. Commands keep running. The methods of
+:class:`waypoint.session.branch_verbs.BranchVerbs` with the same names say what each function does.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ __all__ = [
 ]
 
 Where = tuple[Context, SessionRecord, str]
-"""The branch that is meant, by its session and name."""
+"""A branch, by its session and name."""
 Path = str | PathLike[str]
 Progress = Callable[[CopyResult], None]
 
 
 def read_file(where: Where, path: Path, *, wait: bool = True) -> bytes:
-    inside = _inside(path)
+    inside = _path_in_branch(path)
     with (
-        _reached(where, OperationKind.READ_FILE, writes=False, wait=wait) as root,
-        _found(root, inside, follow=True) as found,
+        _branch_root(where, OperationKind.READ_FILE, writes=False, wait=wait) as root,
+        _opened(root, inside, follow=True) as found,
     ):
         require_regular(found, root.shown(inside))
         with reopened(found, READING) as content:
@@ -71,17 +71,19 @@ def read_file(where: Where, path: Path, *, wait: bool = True) -> bytes:
 
 
 def write_file(where: Where, path: Path, data: bytes | str, mode: int = 0o644, *, wait: bool = True) -> None:
-    inside = _inside(path)
+    inside = _path_in_branch(path)
     content = data.encode() if isinstance(data, str) else data
     if not 0 <= mode <= PERMISSIONS:
-        raise UsageError(f"a file mode of {mode:#o}", hint="0 to 0o777: read, write and execute bits")
+        raise UsageError(
+            f"a file mode of {mode:#o} is out of range", hint="0 to 0o777: read, write and execute bits"
+        )
 
     def fill(made: int) -> None:
         write_all(made, content, 0)
         os.fchmod(made, mode)
 
     with (
-        _reached(where, OperationKind.WRITE_FILE, writes=True, wait=wait) as root,
+        _branch_root(where, OperationKind.WRITE_FILE, writes=True, wait=wait) as root,
         root.destination(inside) as destination,
     ):
         put_file(destination, fill)
@@ -97,9 +99,9 @@ def upload(
     wait: bool = True,
     on_progress: Progress | None = None,
 ) -> CopyResult:
-    outside, inside = _outside(host_path), _inside(path)
+    outside, inside = _path_on_host(host_path), _path_in_branch(path)
     job = CopyJob(keeps_links=links, on_progress=on_progress)
-    with host_root() as host, _reached(where, OperationKind.UPLOAD, writes=True, wait=wait) as root:
+    with host_root() as host, _branch_root(where, OperationKind.UPLOAD, writes=True, wait=wait) as root:
         copy_between(host, outside, root, inside, job, follow=follow)
     return job.result()
 
@@ -114,9 +116,9 @@ def download(
     wait: bool = True,
     on_progress: Progress | None = None,
 ) -> CopyResult:
-    inside, outside = _inside(path), _outside(host_path)
+    inside, outside = _path_in_branch(path), _path_on_host(host_path)
     job = CopyJob(keeps_links=links, on_progress=on_progress)
-    with host_root() as host, _reached(where, OperationKind.DOWNLOAD, writes=False, wait=wait) as root:
+    with host_root() as host, _branch_root(where, OperationKind.DOWNLOAD, writes=False, wait=wait) as root:
         copy_between(root, inside, host, outside, job, follow=follow)
     return job.result()
 
@@ -132,10 +134,10 @@ def upload_tar(
 ) -> CopyResult:
     from waypoint.kernel.copy.tar_stream import unpack_tar  # tarfile takes a while to import
 
-    inside = _inside(path)
+    inside = _path_in_branch(path)
     job = CopyJob(keeps_links=links, on_progress=on_progress)
     with (
-        _reached(where, OperationKind.UPLOAD, writes=True, wait=wait) as root,
+        _branch_root(where, OperationKind.UPLOAD, writes=True, wait=wait) as root,
         root.destination(inside) as destination,
     ):
         if destination.names and status_of(destination.directory, destination.names[0]) is not None:
@@ -158,11 +160,11 @@ def download_tar(
 ) -> CopyResult:
     from waypoint.kernel.copy.tar_stream import TarWriter
 
-    inside = _inside(path)
+    inside = _path_in_branch(path)
     job = CopyJob(keeps_links=links, on_progress=on_progress)
     with (
-        _reached(where, OperationKind.DOWNLOAD, writes=False, wait=wait) as root,
-        _found(root, inside) as found,
+        _branch_root(where, OperationKind.DOWNLOAD, writes=False, wait=wait) as root,
+        _opened(root, inside) as found,
     ):
         status, shown = os.fstat(found), root.shown(inside)
         name = os.path.basename(inside.rstrip("/"))
@@ -184,7 +186,7 @@ def download_tar(
 
 
 @contextmanager
-def _reached(where: Where, kind: OperationKind, *, writes: bool, wait: bool) -> Iterator[Root]:
+def _branch_root(where: Where, kind: OperationKind, *, writes: bool, wait: bool) -> Iterator[Root]:
     """The root of the running branch, under its lock."""
     context, session, name = where
     timeline = Timeline(kind)
@@ -203,7 +205,7 @@ def _reached(where: Where, kind: OperationKind, *, writes: bool, wait: bool) -> 
             except ProcessLookupError as error:
                 raise Broken(
                     f"{what} is not running",
-                    hint=f"bring a checkpoint back: waypoint restore {session.id}:{name} NAME",
+                    hint=f"restore a checkpoint: waypoint restore {session.id}:{name} NAME",
                 ) from error
             with timeline.step("copy"), _explained(what, writes=writes):
                 yield root
@@ -213,8 +215,8 @@ def _reached(where: Where, kind: OperationKind, *, writes: bool, wait: bool) -> 
 def copy_between(
     source: Root, path: str, target: Root, to: str, job: CopyJob, *, follow: bool = False
 ) -> None:
-    """Copy what is at ``path`` below one root to ``to`` below another; with ``follow``, what a link there leads to."""
-    with _found(source, path, follow=follow) as found:
+    """Copy what is at ``path`` below one root to ``to`` below another; with ``follow``, what a link there points to."""
+    with _opened(source, path, follow=follow) as found:
         status, shown, name = os.fstat(found), source.shown(path.rstrip("/")), os.path.basename(path)
         if stat.S_ISDIR(status.st_mode):
             with reopened(found, os.O_RDONLY | os.O_DIRECTORY) as directory:
@@ -239,7 +241,7 @@ def copy_between(
 
 
 @contextmanager
-def _found(root: Root, path: str, *, follow: bool = False) -> Iterator[int]:
+def _opened(root: Root, path: str, *, follow: bool = False) -> Iterator[int]:
     with ExitStack() as stack:
         try:
             found = stack.enter_context(root.found(path, follow=follow))
@@ -248,18 +250,18 @@ def _found(root: Root, path: str, *, follow: bool = False) -> Iterator[int]:
         yield found
 
 
-def _inside(path: Path) -> str:
-    text = _checked(path)
+def _path_in_branch(path: Path) -> str:
+    text = _checked_path(path)
     if not text.startswith("/"):
         raise UsageError(f"{text!r} is not an absolute path", hint="paths in a branch begin with /")
     return text
 
 
-def _outside(path: Path) -> str:
-    return os.path.join(os.getcwd(), _checked(path))
+def _path_on_host(path: Path) -> str:
+    return os.path.join(os.getcwd(), _checked_path(path))
 
 
-def _checked(path: Path) -> str:
+def _checked_path(path: Path) -> str:
     text = os.fspath(path)
     try:
         is_path = bool(os.fsencode(text)) and "\0" not in text
@@ -272,10 +274,10 @@ def _checked(path: Path) -> str:
 
 @contextmanager
 def _explained(where: str, *, writes: bool) -> Iterator[None]:
-    """An error of the system in our words."""
+    """Raise an OSError of the block as an error of ours."""
     try:
         yield
-    except BrokenPipeError:  # whoever read our archive has gone
+    except BrokenPipeError:  # the reader of our archive has closed it
         raise
     except OSError as error:
         if writes and error.errno == errno.EDQUOT:

@@ -1,6 +1,6 @@
-"""What can be done with one branch. A branch has these verbs, and so has a session: there they act on its branch ``main``.
+"""The verbs of one branch. A session has them too: there they act on its branch ``main``.
 
-What a verb needs is imported when it is called: a command line that starts has one verb only (adr 3).
+Each verb imports what it needs when it is called: a command line runs only one (adr 3).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BranchVerbs:
     __slots__ = ()
 
     def _where(self) -> Where:
-        """The branch that is meant."""
+        """The branch that the verbs act on."""
         raise NotImplementedError
 
     @property
@@ -68,10 +68,10 @@ class BranchVerbs:
         pid: int | None = None,
         wait: bool = True,
     ) -> CheckpointRecord:
-        """Save the branch as it is now; it runs on.
+        """Save the branch as it is now; it keeps running.
 
-        With ``files_only`` nothing of its processes is saved: who comes back to it finds a fresh shell. With ``pid``, a
-        program of the host in the work directory of ``main``, that program is saved in their place.
+        With ``files_only`` its processes are not saved: a restore starts a fresh shell. With ``pid``, that of a host
+        program in the work directory of ``main``, that program is saved instead of them.
         """
         context, session, branch = self._where()
         if pid is None:
@@ -80,8 +80,8 @@ class BranchVerbs:
             saved = snapshot_branch(context, session, branch, name, files_only=files_only, wait=wait)
         elif files_only or branch != MAIN:
             raise UsageError(
-                "a program of the host is saved with all files of 'main', whose work directory it is in",
-                hint="leave out the other branch, or files_only",
+                "a host program is saved with all files of 'main', in whose work directory it runs",
+                hint="leave out files_only, and name no other branch",
             )
         else:
             from waypoint.session.lifecycle.host_program import snapshot_with_program
@@ -91,9 +91,9 @@ class BranchVerbs:
         return saved
 
     def restore(self, checkpoint: CheckpointRecord | str, *, wait: bool = True) -> CheckpointRecord:
-        """Make the branch that checkpoint again; what was not saved is gone.
+        """Restore the branch to that checkpoint; what was not saved is lost.
 
-        If it holds a program of the host and this is ``main``, the program goes back too, with the pid it had.
+        If it holds a host program and this is ``main``, the program is restored too, with the pid it had.
         """
         context, session, branch = self._where()
         restored = context.catalogue.checkpoint(session.id, checkpoint_name(checkpoint))
@@ -171,9 +171,9 @@ class BranchVerbs:
         on_errors: Callable[[bytes], None] | None = None,
         output_limit: int | None = None,
     ) -> CommandResult:
-        """Run ``command`` (shell text, or a list of words) beside the shells, which it does not touch.
+        """Run ``command`` (shell text, or a list of words) next to the shells, which it does not touch.
 
-        Its outputs are apart (``output``, ``errors``). Any number may run at once, also while the shell is busy.
+        Its outputs are kept apart (``output``, ``errors``). Any number may run at once, even while the shell is busy.
         """
         from waypoint.session.commands.isolated import run_isolated
 
@@ -191,7 +191,7 @@ class BranchVerbs:
         )
 
     def start(self, command: str, *, terminal: str = MAIN, wait: bool = True) -> Job:
-        """Start ``command`` in the branch's shell and leave it to itself. The shell is busy until it ends."""
+        """Start ``command`` in the branch's shell, and do not wait for it. The shell is busy until it ends."""
         from waypoint.session.commands.exec import start_command
         from waypoint.session.commands.jobs import Job
 
@@ -205,7 +205,7 @@ class BranchVerbs:
         env: Mapping[str, str] | None = None,
         user: str | None = None,
     ) -> Job:
-        """Start ``command`` beside the shells and leave it to itself."""
+        """Start ``command`` next to the shells, and do not wait for it."""
         from waypoint.session.commands.isolated import start_isolated
         from waypoint.session.commands.jobs import Job
 
@@ -241,9 +241,9 @@ class BranchVerbs:
         env: Mapping[str, str] | None = None,
         attended: bool | None = None,
     ) -> None:
-        """Open a terminal with a shell; what is not said is as the session was made.
+        """Open a terminal with a shell; what is left out is as in the session's settings.
 
-        A name whose shell has ended gets a fresh one. ``attended`` is for people: a prompt, the line editor of
+        A terminal whose shell has ended gets a fresh one. ``attended`` is for people: a prompt, the line editor of
         bash, and no variables that tell programs that nobody is there.
         """
         from waypoint.session.terminals.open_and_type import new_terminal
@@ -256,13 +256,13 @@ class BranchVerbs:
         close_terminal(self.address, name)
 
     def resize(self, size: WindowSize, *, terminal: str = MAIN) -> None:
-        """Give a terminal (rows, columns); its programs get SIGWINCH."""
+        """Give a terminal a size (rows, columns); its programs get SIGWINCH."""
         from waypoint.session.terminals.open_and_type import resize_terminal
 
         resize_terminal(self.address, terminal, size)
 
     def interrupt(self, *, terminal: str = MAIN) -> None:
-        """As the key Ctrl-C does: SIGINT for what runs in the foreground."""
+        """Send SIGINT to what runs in the foreground, as the key Ctrl-C does."""
         import signal
 
         from waypoint.session.terminals.open_and_type import signal_terminal
@@ -278,7 +278,7 @@ class BranchVerbs:
     def screen(self, *, terminal: str = MAIN, scrollback: int = 0) -> Screen:
         """What the terminal shows now."""
         from waypoint.session.terminals.screen import (
-            read_screen,  # the emulator, which most callers do without
+            read_screen,  # imports the emulator, which most callers do not need
         )
 
         return read_screen(self.address, terminal, scrollback)
@@ -308,7 +308,7 @@ class BranchVerbs:
     def write_file(
         self, path: branch_files.Path, data: bytes | str, mode: int = 0o644, *, wait: bool = True
     ) -> None:
-        """Make ``data`` (text as UTF-8) the content of a file, all at once; missing directories are made.
+        """Write ``data`` (text as UTF-8) into a file, all at once; missing directories are made.
 
         A link at ``path`` is replaced, not followed.
         """
@@ -326,10 +326,10 @@ class BranchVerbs:
         wait: bool = True,
         on_progress: branch_files.Progress | None = None,
     ) -> CopyResult:
-        """Copy a file or directory of the host into the branch. With ``links``, links as links; with ``follow``, what
-        ``host_path`` itself leads to if it is one.
+        """Copy a file or directory of the host into the branch. With ``links``, links are copied as links; with
+        ``follow``, if ``host_path`` itself is a link, what it points to is copied.
 
-        A directory is merged into one that is there; a file goes into it. Anything else is replaced.
+        If ``path`` is a directory, a directory is merged into it and a file is put into it. Anything else is replaced.
         """
         from waypoint.session.branch_files import upload
 
@@ -349,7 +349,7 @@ class BranchVerbs:
     ) -> CopyResult:
         """Copy a file or directory of the branch to the host, as :meth:`upload` does the other way.
 
-        With ``follow``, ``path`` may be a link; it never leads out of the branch.
+        With ``follow``, ``path`` may be a link; it is never followed out of the branch.
         """
         from waypoint.session.branch_files import download
 
@@ -368,7 +368,7 @@ class BranchVerbs:
     ) -> CopyResult:
         """Unpack a tar archive, compressed or not, into a directory of the branch, which is made if missing.
 
-        Nothing changes there before all of the archive was read and found harmless.
+        Nothing changes there until all of the archive was read and found harmless.
         """
         from waypoint.session.branch_files import upload_tar
 
@@ -397,5 +397,5 @@ def _limit(output_limit: int | None, on_output: Callable[[bytes], None] | None) 
 
 
 def checkpoint_name(checkpoint: CheckpointRecord | str, what: str = "checkpoint") -> str:
-    """The name of a checkpoint that a caller has named or has at hand. Raises InvalidName, for a ``what``."""
+    """The name of a checkpoint, given as a name or a record. Raises InvalidName, which calls it a ``what``."""
     return parse_name(what, checkpoint if isinstance(checkpoint, str) else checkpoint.name)

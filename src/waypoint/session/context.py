@@ -23,7 +23,7 @@ from waypoint.store.pool import open_pool, unmount_pool
 __all__ = ["BASES", "Context", "criu_tool", "launcher_path", "preload_path"]
 
 BASES = "bases"
-"""Stands for a session in the records and locks of operations on bases."""
+"""Stands in place of a session id in the records and locks of operations on bases."""
 
 _BUILT = Path(__file__).parent.parent / "_bin"
 
@@ -34,12 +34,12 @@ def launcher_path() -> Path:
 
 
 def preload_path() -> Path:
-    """What is loaded into CRIU (native/preload), built with the package."""
+    """The library that is loaded into CRIU (native/preload), built with the package."""
     return _BUILT / "criu-preload.so"
 
 
 def criu_tool(layout: Layout, command: tuple[str, ...], version: str) -> Criu:
-    """CRIU as set-up found it, with what was built for it with the package."""
+    """CRIU as set-up found it, with the helper and the library that were built with the package."""
     return Criu(
         command=command,
         launcher=launcher_path(),
@@ -58,7 +58,7 @@ class Context:
 
     @cached_property
     def platform(self) -> Platform:
-        """Raises AbilityMissing if CRIU is gone. After a reboot, mounts the pool and warms CRIU again."""
+        """Raises AbilityMissing if CRIU no longer exists. After a reboot, mounts the pool and warms CRIU again."""
         try:
             facts = json.loads(self.layout.host_facts.read_text())
             command, version = tuple(facts["criu_command"]), facts["criu_version"]
@@ -66,7 +66,7 @@ class Context:
             what = f"{self.layout.host_facts} is not as set-up wrote it: {error}"
             raise AbilityMissing(what, hint="run waypoint setup again") from error
         if not Path(command[0]).exists():
-            raise AbilityMissing(f"CRIU is gone: {command[0]}", hint="run waypoint setup again")
+            raise AbilityMissing(f"CRIU no longer exists: {command[0]}", hint="run waypoint setup again")
         criu = criu_tool(self.layout, command, version)
         if not criu.is_warm():
             criu.warm()
@@ -79,7 +79,7 @@ class Context:
         )
 
     def unmount_pool(self) -> None:
-        """Unmount the pool; the platform is looked at afresh when it is needed again."""
+        """Unmount the pool; the platform is read again when it is needed."""
         unmount_pool(self.layout.state_dir)
         vars(self).pop("platform", None)
 
@@ -98,7 +98,7 @@ class Context:
         return [path for path in self.layout.lock("").iterdir() if path.name.startswith(stem)]
 
     def remove_locks(self, session_id: str, branch: str) -> None:
-        """Remove the lock files of a branch that is no more; whoever waits for one notices."""
+        """Remove the lock files of a branch that no longer exists; a process that waits for one notices."""
         stem = branch_lock(session_id, branch)
         for path in self.layout.lock("").glob(f"{stem}*"):
             rest = path.name.removeprefix(stem)
@@ -117,7 +117,7 @@ class Context:
         return self.platform.cgroup(branch.incarnation).is_populated()
 
     def point_live_link(self, session_id: str, branch: str, incarnation: str) -> None:
-        """Let the branch's stable path lead to the mount of its present incarnation."""
+        """Point the branch's stable path to the mount of its present incarnation."""
         link = self.layout.live(session_id, branch)
         link.parent.mkdir(parents=True, exist_ok=True)
         draft = link.with_name(f".{link.name}.new")

@@ -1,4 +1,4 @@
-"""A new session as it is asked for, and what becomes of that: all is checked and chosen before anything is made."""
+"""What a caller asks of a new session. All of it is checked and chosen before anything is made."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -45,8 +45,8 @@ class NewSession:
     work_dir: bool | str | Path
 
     def create(self, context: Context, files: Sequence[str]) -> SessionRecord:
-        """``files`` are where a configuration file is looked for."""
-        _ = context.platform  # mounts the pool if need be, which choosing a base looks at
+        """``files`` are the paths where a configuration file is looked for."""
+        _ = context.platform  # mounts the pool if need be: choosing a base looks into it
         state_dir = context.layout.state_dir
         settings = self._settings(context)
         stored = find_stored(self.base, context.catalogue.base)
@@ -90,19 +90,19 @@ class NewSession:
             walls=self.walls or Walls(),
             volumes=check_volumes(self.volumes, state_dir, has_secrets=bool(self.secrets)),
             secrets=check_secrets(self.secrets),
-            work_dir=None if isinstance(self.work_dir, bool) else _free_work_dir(context, self.work_dir),
+            work_dir=None if isinstance(self.work_dir, bool) else _checked_work_dir(context, self.work_dir),
         )
 
 
-def _free_work_dir(context: Context, path: str | Path) -> str:
-    """Where a work directory can be mounted."""
+def _checked_work_dir(context: Context, path: str | Path) -> str:
+    """The path of the work directory, without links. Raises UsageError if nothing can be mounted there."""
     work_dir = os.path.realpath(path)
     taken = {session.settings.work_dir: session.id for session in context.catalogue.sessions()}
     reason = ""
     if work_dir in taken:
-        reason = f"it is that of session {taken[work_dir]}"
+        reason = f"it is the work directory of session {taken[work_dir]}"
     elif not os.path.isdir(work_dir):
-        reason = "it is no directory" if os.path.lexists(work_dir) else "it does not exist"
+        reason = "it is not a directory" if os.path.lexists(work_dir) else "it does not exist"
     elif os.path.ismount(work_dir):
         reason = "something else is mounted there"
     elif os.listdir(work_dir):
@@ -110,6 +110,6 @@ def _free_work_dir(context: Context, path: str | Path) -> str:
     if reason:
         raise UsageError(
             f"{path} cannot be the work directory: {reason}",
-            hint="name an empty directory, or none: then it is in the state directory",
+            hint="give an empty directory, or none: then it is made in the state directory",
         )
     return work_dir

@@ -2,8 +2,8 @@
 
 It is recorded as *begun* before anything is made. The transaction that makes its result visible also records it as
 *published* (something is left to do) or *done*. Each kind has an :class:`Ending`: how it is taken back if it was not
-published, and what is left to do if it was. The operation itself and recovery call the same two functions, so what
-fails and what dies leave the same behind; both functions may be called again, and do nothing twice.
+published, and what is left to do if it was. The operation itself and recovery call the same two functions, so an
+operation that fails and one whose process dies leave the same behind; both may be called again, and do nothing twice.
 
 Read next: :mod:`waypoint.session.lifecycle.endings`.
 """
@@ -24,12 +24,12 @@ __all__ = ["CutOff", "Ending", "Operation", "begin_operation"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutOff:
-    """How recovery goes about an operation whose process has died."""
+    """How recovery settles an operation whose process has died."""
 
-    is_going: bool = False
-    """What it worked on is about to be removed: what cannot be as before keeps nobody."""
+    is_before_removal: bool = False
+    """The caller is about to remove the branch or session: what cannot be as it was before must not stop that."""
     in_passing: bool = False
-    """Whoever recovers it has business elsewhere, and does not wait long."""
+    """The caller came for something else, and must not wait long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """An operation under way, or with ``cut_off`` one that recovery has found."""
+    """An operation in progress, or, with ``cut_off``, one that recovery has found."""
 
     context: Context
     ending: Ending
@@ -59,11 +59,11 @@ class Operation:
         return self.record.incarnation
 
     @property
-    def is_going(self) -> bool:
-        return self.cut_off is not None and self.cut_off.is_going
+    def is_before_removal(self) -> bool:
+        return self.cut_off is not None and self.cut_off.is_before_removal
 
     def publish(self, status: OperationStatus = OperationStatus.DONE) -> None:
-        """To be called in the transaction that makes the result visible."""
+        """Record its ``status``, in the transaction that makes the result visible."""
         self._end(status)
 
     def has_published(self) -> bool:
@@ -71,7 +71,7 @@ class Operation:
         return self._status() is not OperationStatus.BEGUN
 
     def finish(self) -> None:
-        """Do what is left to do. Done already is fine."""
+        """Do what is left to do, if anything."""
         if self._status() is not OperationStatus.DONE:
             self.ending.finish(self)
             self._end(OperationStatus.DONE)
@@ -88,7 +88,7 @@ class Operation:
         )
 
     def fail(self) -> None:
-        """Nothing is left of it."""
+        """Record that it failed, and that nothing of it is left."""
         self._end(OperationStatus.FAILED)
 
     def _end(self, status: OperationStatus) -> None:
@@ -116,8 +116,8 @@ def begin_operation(
 ) -> Iterator[Operation]:
     """Record an operation for the length of the block, which publishes it; then finish it, or take it back.
 
-    What cannot be taken back or finished now stays in the catalogue, and the next command goes on with it. An OSError
-    leaves as an error that names the operation and the branch.
+    What cannot be taken back or finished now stays in the catalogue, and the next command continues with it. An OSError
+    is raised as an error that names the operation and the branch.
     """
     record = context.catalogue.begin(
         ending.kind,

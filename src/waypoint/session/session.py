@@ -1,6 +1,6 @@
-"""Handles on what lives: a session, and a branch of it. They hold no state; the catalogue does.
+"""The public handles: a session, and a branch of it. They hold no state; the catalogue does.
 
-What a verb needs is imported when it is called, as in :mod:`waypoint.session.branch_verbs`.
+Each method imports what it needs when it is called, as in :mod:`waypoint.session.branch_verbs`.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Branch(BranchVerbs):
 
     @property
     def pid(self) -> int | None:
-        """Its process 1, as the host numbers it; None if it is gone, and the number may be somebody else's."""
+        """The host's pid of its process 1; None if that has ended, as another process may have the number by now."""
         record = self.record
         return record.init_pid if self.session.context.is_running(record) else None
 
     def usage(self) -> dict[str, float]:
         """What the branch uses now: ``cpu_s``, and for each limit of the session what is used of it.
 
-        Nothing of a branch that does not run.
+        Empty for a branch that does not run.
         """
         from waypoint.engine.usage import branch_usage
 
@@ -59,7 +59,7 @@ class Branch(BranchVerbs):
         return self.session.context, self.session.record, self.name
 
     def park(self, name: str | None = None, *, wait: bool = True) -> CheckpointRecord:
-        """Save the branch and let it go, in one operation; its name is free then. ``main`` cannot be parked."""
+        """Save the branch and end it, in one operation; its name is then free. ``main`` cannot be parked."""
         from waypoint.session.lifecycle.park import park_branch
         from waypoint.session.network.port_forwards import settle_forwarder
 
@@ -68,7 +68,7 @@ class Branch(BranchVerbs):
         return parked
 
     def promote(self, over: str = MAIN, *, wait: bool = True) -> Branch:
-        """Let the branch ``over`` go on as this one, whose name goes; what ``over`` was is given up. Returns it."""
+        """Give this branch the name ``over``; what the branch ``over`` was is given up. Returns the renamed branch."""
         from waypoint.session.lifecycle.promote import promote_branch
 
         promote_branch(
@@ -85,9 +85,9 @@ class Branch(BranchVerbs):
         settle_forwarder(self.session.context, self.session.id)
 
     def expose(self, port: int, host_port: int | None = None) -> ExposedPort:
-        """Let a port of the host's loopback lead to a TCP port of this branch, also after restores.
+        """Forward a port of the host's loopback to a TCP port of this branch, also after restores.
 
-        ``host_port`` is by default the same number if it is free, else any that is.
+        ``host_port`` is by default the same number if that is free, else any free one.
         """
         from waypoint.session.network.port_forwards import expose_port
 
@@ -95,7 +95,7 @@ class Branch(BranchVerbs):
         return next(e for e in self.session.ports() if (e.branch, e.port) == (self.name, port))
 
     def unexpose(self, port: int) -> None:
-        """Let nothing lead to that port any more; connections under way end."""
+        """Stop forwarding to that port; open connections end."""
         from waypoint.session.network.port_forwards import unexpose_port
 
         unexpose_port(self.session.context, self.session.record, self.name, port)
@@ -118,7 +118,7 @@ class Session(BranchVerbs):
 
     @property
     def work_directory(self) -> Path | None:
-        """Where the host has the workspace of ``main`` mounted, if the session was created so."""
+        """Where the host has the workspace of ``main`` mounted, if the session has a work directory."""
         work_dir = self.record.settings.work_dir
         return None if work_dir is None else Path(work_dir)
 
@@ -139,23 +139,23 @@ class Session(BranchVerbs):
         return self.context.catalogue.checkpoints(self.id)
 
     def status(self, *, with_files: bool = False) -> SessionStatus:
-        """The session, its branches and checkpoints as they are at one moment; ``with_files`` also how large their files are."""
+        """The session, its branches and checkpoints at one moment; ``with_files`` adds how large checkpoints are."""
         from waypoint.session.status import read_status
 
         return read_status(self.context, self.id, with_files=with_files)
 
     def operations(self) -> list[OperationRecord]:
-        """All that was done, oldest first, with the time each step took."""
+        """All operations on the session, oldest first, with the time each step took."""
         return self.context.catalogue.operations(self.id)
 
     def ports(self) -> list[ExposedPort]:
-        """The ports of its branches that the host's loopback leads to."""
+        """The ports of its branches that are exposed on the host's loopback."""
         from waypoint.session.network.port_forwards import exposed_ports
 
         return exposed_ports(self.context, self.record)
 
     def program_pid(self, checkpoint: CheckpointRecord) -> int | None:
-        """The pid of the program of the host that a checkpoint holds, if it holds one."""
+        """The pid of the host program that a checkpoint holds, if it holds one."""
         if checkpoint.kind is not CheckpointKind.PROCESS:
             return None
         from waypoint.session.lifecycle.host_program import program_of
@@ -171,14 +171,15 @@ class Session(BranchVerbs):
     ) -> list[Branch]:
         """Make ``n`` live branches from a checkpoint, or from a live branch (which is saved first).
 
-        They are made at the same time, each whole or not at all. ``ids`` names them.
+        They are made in parallel, each whole or not at all. ``ids`` names them.
         """
         from waypoint.session.lifecycle.branch_lock import check_new_names, default_branch_names
         from waypoint.session.lifecycle.fork import fork_checkpoint
 
         if ids is not None and n is not None and len(ids) != n:
             raise UsageError(
-                f"{n} branches but {len(ids)} names", hint="give one of the two, or as many names"
+                f"{n} branches but {len(ids)} names",
+                hint="give only one of the two, or as many names as branches",
             )
         count = n if n is not None else len(ids) if ids is not None else 1
         if not 1 <= count <= FORKS_MAX:
@@ -194,14 +195,14 @@ class Session(BranchVerbs):
 
     @property
     def is_suspended(self) -> bool:
-        """Whether nothing of it runs because it was suspended."""
+        """Whether all of its branches are suspended."""
         return all(record.is_suspended for record in self.context.catalogue.branches(self.id))
 
     def suspend(self, *, drop: bool = False) -> list[CheckpointRecord]:
-        """Let the session rest on disk: every live branch is saved as a checkpoint of its own, then ended.
+        """Suspend the session to disk: save every live branch as a checkpoint of its own, then end it.
 
-        With ``drop`` what was not saved is given up: each branch comes back at its head. Returns the points at which
-        the branches come back; one that was never saved has none, and starts anew from its base.
+        With ``drop`` what was not saved is given up: each branch will be restored at its head. Returns the checkpoints
+        at which the branches will be restored; one that was never saved has none, and starts again from its base.
         """
         from waypoint.session.background.attendant import await_attendant_end
         from waypoint.session.lifecycle.suspend import suspend_session
@@ -214,15 +215,15 @@ class Session(BranchVerbs):
         return points
 
     def resume(self) -> list[Branch]:
-        """Bring every suspended branch back at its saved point, with its ports. None are: nothing is done."""
+        """Restore every suspended branch at its saved point, with its port forwards. If there is none, do nothing."""
         from waypoint.session.lifecycle.resume import resume_session
-        from waypoint.session.network.port_forwards import lead_again
+        from waypoint.session.network.port_forwards import restore_port_forwards
 
         try:
             resumed = resume_session(self.context, self.record)
-        finally:  # some may be back although others are not
+        finally:  # some branches may be running although others failed
             start_background(self.context, self.record)
-            lead_again(self.context, self.record)
+            restore_port_forwards(self.context, self.record)
         return [Branch(self, record.name) for record in resumed]
 
     def destroy(self, branch: str, *, wait: bool = True) -> None:

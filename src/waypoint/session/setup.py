@@ -1,4 +1,4 @@
-"""Make a host ready: a CRIU that works, a pool, and CRIU's knowledge of the kernel."""
+"""Make a host ready: find or fetch a CRIU that works, create the pool, let CRIU learn what the kernel can do."""
 
 import json
 import os
@@ -36,9 +36,9 @@ def prepare_host(
     progress: Callable[[str], None],
     criu_of: Path | None = None,
 ) -> Prepared:
-    """Do what is not done yet; a second call finds everything in place.
+    """Do what is not done yet; a second call finds nothing left to do.
 
-    ``criu_of`` is another state directory whose CRIU may serve, before one is fetched.
+    ``criu_of`` is another state directory: if it has a CRIU, that is used and none is fetched.
     """
     if os.geteuid() != 0:
         raise NotPermitted("setup needs root", hint="run it with sudo")

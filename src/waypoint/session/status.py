@@ -1,7 +1,7 @@
-"""A session as it is at one moment: what was asked for, its checkpoints, its branches and how they are.
+"""The status of a session at one moment: its settings, its checkpoints, its branches and their state.
 
-All that the catalogue knows is read in one transaction. Whether a branch runs is asked of the kernel, of the very
-incarnation that was read: so a pid and a state are never from two sides of a restore.
+The catalogue is read in one transaction. Then the kernel is asked whether the very incarnations that were read run: so
+a pid and a state are never from two sides of a restore.
 """
 
 import os
@@ -35,8 +35,8 @@ class BranchState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointStatus:
-    """``saved_pid`` is the process that it brings back, as numbered there: a program of the host, or process 1 of the
-    branch; None if it brings none back. ``files_bytes`` is how much of the base is changed in it, if that was asked for."""
+    """``saved_pid`` is the pid of the process that it restores: of a host program, or 1 for process 1 of the branch;
+    None if it restores no process. ``files_bytes`` is the size of its files over the base, if that was asked for."""
 
     record: CheckpointRecord
     parent: str | None
@@ -50,8 +50,8 @@ class CheckpointStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchStatus:
-    """``head`` is the name of its checkpoint. ``directory`` is where the host sees its files, also after a restore;
-    ``mount`` and ``layer`` are those of its present incarnation. ``made_by`` is what brought that to life."""
+    """``head`` is the name of its head. ``directory`` is where the host sees its files, also after a restore;
+    ``mount`` and ``layer`` are those of its present incarnation. ``made_by`` is the operation that made that."""
 
     record: BranchRecord
     state: BranchState
@@ -68,14 +68,14 @@ class BranchStatus:
 
     @property
     def pid(self) -> int | None:
-        """Its process 1, as the host numbers it; None if it is gone, and the number may be somebody else's."""
+        """The host's pid of its process 1; None if that has ended, as another process may have the number by now."""
         return self.record.init_pid if self.state is BranchState.RUNNING else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionStatus:
-    """``base_name`` is what people call the base: its name or the beginning of its id, if it is one of the pool, or
-    its path. Checkpoints and branches are in the order they were made."""
+    """``base_name`` is the base as people call it: if it is stored in the pool, its name or the beginning of its id,
+    else its path. Checkpoints and branches are in the order they were made."""
 
     record: SessionRecord
     base_name: str
@@ -89,7 +89,7 @@ class SessionStatus:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether nothing of it runs because it was suspended."""
+        """Whether all of its branches are suspended."""
         return all(branch.state is BranchState.SUSPENDED for branch in self.branches)
 
     @property
@@ -112,19 +112,19 @@ class SessionStatus:
 def read_status(context: Context, reference: str, *, with_files: bool = False) -> SessionStatus:
     """The status of a session by id, name, or a prefix of its id. Raises NotFound."""
     with context.catalogue.reading():
-        found = _Found(context, context.catalogue.session(reference))
-    return found.status(with_files=with_files)
+        records = _Records(context, context.catalogue.session(reference))
+    return records.status(with_files=with_files)
 
 
 def read_statuses(context: Context) -> list[SessionStatus]:
     """The status of every session."""
     with context.catalogue.reading():
-        found = [_Found(context, session) for session in context.catalogue.sessions()]
-    return [one.status(with_files=False) for one in found]
+        found = [_Records(context, session) for session in context.catalogue.sessions()]
+    return [records.status(with_files=False) for records in found]
 
 
 def files_bytes(context: Context, checkpoint_id: str) -> int:
-    """What the branch had written over its base by then; checkpoints share what they have in common."""
+    """The size of the files that the branch had over its base by then; checkpoints share what they have in common."""
     layer = context.layout.checkpoint_layer(checkpoint_id)
     total = 0
     for directory, below, files in os.walk(layer):
@@ -134,7 +134,7 @@ def files_bytes(context: Context, checkpoint_id: str) -> int:
     return total
 
 
-class _Found:
+class _Records:
     """What the catalogue knows of a session."""
 
     def __init__(self, context: Context, session: SessionRecord) -> None:
@@ -147,7 +147,7 @@ class _Found:
         self._base_name = _base_name(context, session.base.path)
 
     def status(self, *, with_files: bool) -> SessionStatus:
-        """With what the kernel and the pool say of it."""
+        """Add what the kernel and the pool say of it."""
         names = {checkpoint.id: checkpoint.name for checkpoint in self._checkpoints}
         return SessionStatus(
             record=self._session,
@@ -185,7 +185,7 @@ class _Found:
 
 def _saved_pid(context: Context, checkpoint: CheckpointRecord) -> int | None:
     if checkpoint.kind is CheckpointKind.PROCESS:
-        from waypoint.engine.host_program import read_program  # few sessions have any
+        from waypoint.engine.host_program import read_program  # few sessions have host programs
 
         return read_program(context.layout.checkpoint_program(checkpoint.id)).pid
     return 1 if checkpoint.kind is CheckpointKind.FULL else None

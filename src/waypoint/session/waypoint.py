@@ -1,6 +1,6 @@
-"""The way in: open a state directory, create and find sessions.
+"""Open a state directory; create and find sessions.
 
-What a verb needs is imported when it is called, as in :mod:`waypoint.session.branch_verbs`.
+Each method imports what it needs when it is called, as in :mod:`waypoint.session.branch_verbs`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ __all__ = ["Waypoint", "open"]
 
 
 def open(state_dir: str | Path | None = None) -> Waypoint:
-    """Open the state directory: the one given, or the one the environment and configuration file name."""
+    """Open the state directory: the one given, or the one that the environment or a configuration file names."""
     flag = None if state_dir is None else os.fspath(state_dir)
     return Waypoint(Path(find_state_dir(flag, environ=os.environ, files=config_files(os.environ))))
 
 
 class Waypoint:
-    """An open state directory; a context manager. Closing it ends nothing: sessions live on.
+    """An open state directory; a context manager. Closing it ends nothing: sessions keep running.
 
-    Opening settles whatever a process that died left undone.
+    Opening it settles the operations whose process has died.
     """
 
     def __init__(self, state_dir: str | Path, files: Sequence[str] | None = None) -> None:
-        """``files`` are where a configuration file is looked for; by default, where waypoint does."""
+        """``files`` are the paths where a configuration file is looked for; by default the usual ones."""
         self.context = Context(Path(state_dir))
         self._files = config_files(os.environ) if files is None else files
         try:
@@ -89,17 +89,17 @@ class Waypoint:
 
         ``workspace`` is the directory the shell starts in, copy-on-write: the real one is never changed. If
         it is itself a root file system, it becomes the base. ``base`` is ``"host"`` (the default), a
-        directory, or the name or id of a base in the pool (:meth:`bases`); what an image says of ENV, WORKDIR, USER and
-        SHELL then holds where nothing else is said. ``shell`` is ``"bash"``, ``"zsh"``, ``"dash"``, ``"ash"``,
+        directory, or the name or id of a base in the pool (:meth:`bases`); the ENV, WORKDIR, USER and SHELL of its
+        image then apply where the caller gives nothing else. ``shell`` is ``"bash"``, ``"zsh"``, ``"dash"``, ``"ash"``,
         ``"sh"`` or a path in the base; by default the first of these that the base has. With ``allow_self``
         programs inside may save their own branch (``waypoint-here snapshot NAME``). ``attended`` makes its terminals
         for people: with a prompt, and without the variables that tell programs that nobody is there.
 
         ``user`` is who the shells run as. ``network`` is by default ``nat`` where this host can do that, else
         ``isolated``. ``limits`` hold for each branch, ``walls`` for all. ``volumes`` and ``secrets`` of the host are
-        shared by all branches and are in no checkpoint. ``hide`` and ``show`` change what of the host's
-        root is hidden. With ``work_dir`` the host has the workspace of ``main`` mounted, live: at that path, an empty
-        directory, or, if it is just True, in the state directory (:attr:`Session.work_directory`).
+        shared by all branches and are in no checkpoint. ``hide`` and ``show`` change which paths
+        of the host's root are hidden. With ``work_dir`` the workspace of ``main`` is mounted on the host, live: at that
+        path, an empty directory, or, if it is just True, in the state directory (:attr:`Session.work_directory`).
         """
         from waypoint.session.new_session import NewSession
 
@@ -127,7 +127,7 @@ class Waypoint:
         return Session(self.context, record)
 
     def bases(self, env: Mapping[str, str] | None = None) -> Bases:
-        """The bases in the pool. ``env`` are variables for those who fetch something: proxies, logins."""
+        """The bases in the pool. ``env`` are variables for programs that fetch something: proxies, logins."""
         from waypoint.session.bases.stored_bases import Bases
 
         return Bases(self.context, dict(env or {}))
@@ -141,7 +141,7 @@ class Waypoint:
         return [Session(self.context, record) for record in self.context.catalogue.sessions()]
 
     def statuses(self) -> list[SessionStatus]:
-        """How all sessions are, read at one moment."""
+        """The status of all sessions, read at one moment."""
         from waypoint.session.status import read_statuses
 
         return read_statuses(self.context)
@@ -153,6 +153,6 @@ class Waypoint:
                 if branch.is_running():
                     raise Busy(
                         f"the pool is in use by {session.id}:{branch.name}",
-                        hint=f"let the session rest (waypoint suspend {session.id}) or remove it (waypoint cleanup {session.id})",
+                        hint=f"suspend it (waypoint suspend {session.id}) or remove it (waypoint cleanup {session.id})",
                     )
         self.context.unmount_pool()

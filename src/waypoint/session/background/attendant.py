@@ -1,11 +1,11 @@
 """Answers what programs inside a session ask of the host: ``waypoint-here snapshot NAME``.
 
-There is no daemon of Waypoint's, but somebody must listen: a session that allows this has one background process,
-which ends with the session, or rests with it. It keeps no state of its own. Killed, it is started again by the next operation, and
-asks that are pending in a branch are told to it once more.
+Waypoint has no daemon, but somebody must listen: a session that allows this has one background process, which ends
+when the session is removed or suspended. It keeps no state of its own. If it is killed, the next operation starts it
+again, and init sends it once more the asks that are pending in a branch.
 
-Like fork(2), a snapshot from the inside returns twice: in the branch that was saved, and in every branch that
-the checkpoint comes to life in. There the ask is still pending, and the checkpoint knows its number.
+Like fork(2), a snapshot from the inside returns twice: in the branch that was saved, and in every branch
+restored or forked from the checkpoint. There the ask is still pending, and the checkpoint knows its number.
 """
 
 import os
@@ -26,23 +26,23 @@ from waypoint.store.lock import attendant_lock, locked
 
 __all__ = ["await_attendant_end", "ensure_attendant"]
 
-LOOK_AGAIN_MS = 500  # for branches that were made or replaced
+LOOK_AGAIN_MS = 500  # to find branches that were made or replaced
 END_TIMEOUT_S = 10.0
 
 
 def ensure_attendant(context: Context, session: SessionRecord) -> None:
-    """Start the session's background process if it is wanted and not there."""
+    """Start the session's background process if it is wanted and does not run."""
     branches = context.catalogue.branches(session.id)
     if not session.settings.allow_self or all(branch.is_suspended for branch in branches):
         return
-    with suppress(Busy):  # it is there
+    with suppress(Busy):  # it runs already
         with locked(context.layout.lock(attendant_lock(session.id)), what="attendant", wait=False):
             pass
         detach((sys.executable, "-m", __name__, os.fspath(context.layout.state_dir), session.id))
 
 
 def await_attendant_end(context: Context, session: SessionRecord) -> None:
-    """The session is removed or suspended: wait until its background process has noticed."""
+    """After the session was removed or suspended: wait until its background process has ended."""
     if not session.settings.allow_self:
         return
     path = context.layout.lock(attendant_lock(session.id))
@@ -58,7 +58,7 @@ class _Attendant:
         self._answers: dict[tuple[str, int], tuple[int, str]] = {}  # by incarnation and ask
 
     def attend(self) -> None:
-        """Until the session is removed or suspended."""
+        """Answer asks until the session is removed or suspended."""
         while self._is_wanted():
             branches = {record.incarnation: record for record in self._branches()}
             for incarnation in set(self._clients) - set(branches):
@@ -94,7 +94,7 @@ class _Attendant:
                     return
                 client = address.connect(branch.incarnation)
             client.ask(encode_frame(Request.ATTEND))
-        except (WaypointError, OSError):  # it ends just now, or is dead: look again later
+        except (WaypointError, OSError):  # the branch is just ending, or dead: look again later
             return
         self._clients[branch.incarnation] = client
 
@@ -102,7 +102,7 @@ class _Attendant:
         try:
             while client.has_frame():
                 kind, payload = client.next_frame(None)
-                if kind == Reply.ASK:  # the rest are answers to ours
+                if kind == Reply.ASK:  # the other frames answer our requests
                     self._answer(branch, client, parse_ask(payload))
         except (WaypointError, OSError):  # cut by a checkpoint, or the branch has ended: connect again
             self._clients.pop(branch.incarnation).close()
@@ -115,9 +115,9 @@ class _Attendant:
         client.send(encode_answer(ask.number, *known))
 
     def _continued(self, branch: BranchRecord, ask: Ask) -> tuple[int, str] | None:
-        """The answer in a branch that came to life from the very checkpoint that this ask has made."""
+        """The answer in a branch that came from the very checkpoint that this ask has made; None in others."""
         head = self._context.catalogue.branch(self._session.id, branch.name).head
-        if head is None or not _is_of(self._note(head), ask):
+        if head is None or not _is_made_by(self._ask_file(head), ask):
             return None
         name = next(c.name for c in self._context.catalogue.checkpoints(self._session.id) if c.id == head)
         return 0, f"continued from checkpoint '{name}' in branch '{branch.name}'\n"
@@ -129,17 +129,17 @@ class _Attendant:
             checkpoint = snapshot_branch(self._context, self._session, branch.name, ask.argument or None)
         except WaypointError as error:
             return error.exit_code, f"waypoint-here: {error}\n"
-        self._note(checkpoint.id).write_text(str(ask.number))
+        self._ask_file(checkpoint.id).write_text(str(ask.number))
         return 0, f"saved as checkpoint '{checkpoint.name}'\n"
 
-    def _note(self, checkpoint_id: str) -> Path:
-        """Which ask has made a checkpoint."""
+    def _ask_file(self, checkpoint_id: str) -> Path:
+        """The file that says which ask has made a checkpoint."""
         return self._context.layout.checkpoint(checkpoint_id) / "ask"
 
 
-def _is_of(note: Path, ask: Ask) -> bool:
+def _is_made_by(ask_file: Path, ask: Ask) -> bool:
     try:
-        return note.read_text() == str(ask.number)
+        return ask_file.read_text() == str(ask.number)
     except FileNotFoundError:
         return False
 
@@ -152,12 +152,13 @@ def main(state_dir: str, session_id: str) -> None:
         with locked(path, what="attendant", wait=False):
             try:
                 session = context.catalogue.session(session_id)
-            except NotFound:  # removed since, and its locks with it: ours is not to stay
+            except NotFound:
+                # The session was removed meanwhile, with its locks; ours re-created the file, so delete it.
                 path.unlink(missing_ok=True)
                 raise
             _Attendant(context, session).attend()
             context.catalogue.close()
-            os._exit(0)  # with the lock: whoever has waited for that finds nothing of us any more
+            os._exit(0)  # still holding the lock: whoever waits for it finds that we have ended
     except (Busy, NotFound):  # another one attends, or there is nothing left to attend to
         return
     finally:

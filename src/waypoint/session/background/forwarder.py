@@ -1,9 +1,9 @@
 """The background process of a session whose branches have exposed ports; see :mod:`waypoint.session.network.port_forwards`.
 
-It listens on the host's loopback. For each connection it asks the catalogue anew which incarnation the branch is
-now, so a restore needs nothing of it; enters that network namespace with one thread, connects there, and carries the
-bytes. It holds no lock but its own, and the gate of a branch only while it moves bytes: CRIU reads the connections of a
-branch while that is shut, and nothing may move then.
+It listens on the host's loopback. For each connection it reads in the catalogue which incarnation the branch has
+now, so a restore need not notify it. One thread enters that network namespace, connects there, and carries the bytes.
+The process holds no lock but its own, and the gate of a branch only while it moves bytes: CRIU reads the connections of
+a branch while the gate is shut, and nothing may move then.
 """
 
 import fcntl
@@ -23,7 +23,7 @@ from waypoint.kernel.network.slirp import INNER_ADDRESS
 from waypoint.kernel.syscalls import CLONE_NEWNET, set_namespace
 from waypoint.model import PortRecord, SessionRecord
 from waypoint.session.context import Context
-from waypoint.session.network.network_repair import mend_networks
+from waypoint.session.network.network_repair import repair_networks
 from waypoint.session.network.port_forwards import LOOPBACK, bell_path
 from waypoint.store.lock import forwarder_lock, locked
 
@@ -31,8 +31,8 @@ LOOK_AGAIN_MS = 500
 CONNECTIONS_MAX = 256
 BACKLOG = 128
 CONNECT_TIMEOUT_S = 5.0
-TAKE_OVER_TIMEOUT_S = 5.0  # one that is just ending holds the lock still
-# A server may listen on any of these only.
+TAKE_OVER_TIMEOUT_S = 5.0  # a forwarder that is just ending still holds the lock
+# A server may listen on only one of these.
 _INSIDE = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"), (socket.AF_INET, INNER_ADDRESS))
 
 
@@ -45,8 +45,8 @@ class _Forwarder:
         self._carried: dict[socket.socket, PortRecord] = {}  # by the host's end
 
     def forward(self, bell: socket.socket) -> None:
-        """Until nothing is left to lead anywhere."""
-        while self._look():
+        """Forward connections until no port is left to forward."""
+        while self._update_ports():
             poll = select.poll()
             poll.register(bell, select.POLLIN)
             if len(self._carried) < CONNECTIONS_MAX:
@@ -59,8 +59,8 @@ class _Forwarder:
             if bell.fileno() in ready:
                 self._answer(bell)
 
-    def _look(self) -> bool:
-        """Do what the catalogue says now; whether there is anything to do."""
+    def _update_ports(self) -> bool:
+        """Open and close ports as the catalogue says now; return whether any port is left to forward."""
         try:
             is_open = self._context.catalogue.session(self._session.id).is_open
         except NotFound:
@@ -75,8 +75,8 @@ class _Forwarder:
         self._refused.clear()
         for record in wanted - set(self._listeners):
             self._listen(record)
-        with suppress(WaypointError, OSError):  # it ends just now: looked at again soon
-            mend_networks(self._context, self._session)
+        with suppress(WaypointError, OSError):  # a branch is just ending: we look again soon
+            repair_networks(self._context, self._session)
         return is_open and bool(wanted)
 
     def _listen(self, record: PortRecord) -> None:
@@ -94,27 +94,27 @@ class _Forwarder:
 
     def _answer(self, bell: socket.socket) -> None:
         caller, _ = bell.accept()
-        with caller, suppress(OSError):  # it did not wait
+        with caller, suppress(OSError):  # the caller did not wait
             caller.setblocking(False)
-            self._look()
+            self._update_ports()
             lines = (f"{port} {reason}\n" for port, reason in self._refused.items())
             caller.sendall("".join((*lines, ".\n")).encode())
 
     def _accept(self, record: PortRecord, listener: socket.socket) -> None:
         try:
             end, _ = listener.accept()
-        except OSError:  # whoever called has gone again, or too many files are open
+        except OSError:  # the caller has hung up already, or too many files are open
             return
         self._carried[end] = record
         threading.Thread(target=self._carry, args=(record, end), daemon=True).start()
 
     def _carry(self, record: PortRecord, end: socket.socket) -> None:
-        """The life of one connection, in a thread of its own, which enters the branch's network for good."""
+        """Carry one connection to its end, in a thread of its own, which enters the branch's network for good."""
         with end:
             try:
                 with self._gate(record.branch) as gate:
                     relay(end, self._connect(record), holding=lambda: _held(gate))
-            except (WaypointError, OSError):  # nobody is there
+            except (WaypointError, OSError):  # nobody answers there
                 reset_when_closed(end)
             finally:
                 self._carried.pop(end)
@@ -141,7 +141,7 @@ class _Forwarder:
 
 @contextmanager
 def _held(gate: int) -> Iterator[None]:
-    """Hold a branch's gate, so that no checkpoint of it is under way."""
+    """Hold a branch's gate, so that no checkpoint of it is in progress."""
     fcntl.flock(gate, fcntl.LOCK_SH)
     try:
         yield
@@ -176,7 +176,7 @@ def _bell(path: Path) -> Iterator[socket.socket]:
 
 def main(state_dir: str, session_id: str, ready: str) -> None:
     os.chdir("/")
-    os.umask(0o077)  # the bell is for root
+    os.umask(0o077)  # only root may ring the bell
     context = Context(Path(state_dir))
     try:
         session = context.catalogue.session(session_id)
@@ -185,8 +185,8 @@ def main(state_dir: str, session_id: str, ready: str) -> None:
             with _bell(bell_path(context, session.id)) as bell:
                 os.close(int(ready))
                 _Forwarder(context, session).forward(bell)
-            lock.unlink(missing_ok=True)  # last: the next one has a bell of its own
-    except (Busy, NotFound):  # another one forwards, or there is nothing left to lead anywhere
+            lock.unlink(missing_ok=True)  # last: the next forwarder has a bell of its own
+    except (Busy, NotFound):  # another one forwards, or there is nothing left to forward
         return
     finally:
         context.catalogue.close()

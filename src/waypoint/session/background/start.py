@@ -1,4 +1,4 @@
-"""Start what shall run beside a session. Most sessions have nothing, and nothing is imported for them."""
+"""Start the background processes of a session. Most sessions need none, and nothing is imported for them."""
 
 from waypoint.model import SessionRecord
 from waypoint.session.context import Context
@@ -7,7 +7,7 @@ __all__ = ["start_background"]
 
 
 def start_background(context: Context, session: SessionRecord) -> None:
-    """Start the session's attendant and its port forwarder, if they are wanted and not there."""
+    """Start the session's attendant and its port forwarder, if they are wanted and do not run."""
     if session.settings.allow_self:
         from waypoint.session.background.attendant import ensure_attendant
 

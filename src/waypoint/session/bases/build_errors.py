@@ -1,4 +1,4 @@
-"""What buildah says when it fails, in words that name the next move."""
+"""Errors of buildah, each with a hint at what to do next."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ _UNREACHABLE = (
 
 
 def build_error(error: BuildFailed) -> BuildFailed:
-    """A build that failed. An image that neither this host nor a registry has is called by its name."""
+    """The error of a build that failed. A base image that neither this host nor a registry has is named."""
     reason = str(error)
     missing = _missing_image(reason)
     if missing is None:
@@ -45,7 +45,7 @@ def pull_error(source: str, error: BuildFailed) -> BuildFailed:
 
 
 def refuse_image_archive(tree: Path, source: str) -> None:
-    """Someone who saved an image and took the archive for a root file system is told so."""
+    """Raise UsageError if what was unpacked is the archive of an image, not of a root file system."""
     entries = {entry.name for entry in tree.iterdir()}
     for mark, transport in (("oci-layout", "oci-archive"), ("manifest.json", "docker-archive")):
         if mark in entries and not {"usr", "bin", "etc"} & entries:

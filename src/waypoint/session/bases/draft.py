@@ -6,10 +6,10 @@ the endings at the end of this module. Locks:
 
 * of a draft, held by its maker and by every program that works for it;
 * of a base: shared while a session is being created over it, exclusive while it is published or removed;
-* of the image store: shared while buildah works in it, exclusive while what was cut off is swept out of it.
+* of the image store: shared while buildah works in it, exclusive while images or leftovers of builds are removed.
 
-The store has names, too, for FROM to find. They follow those in the catalogue: an image gets its names after its base was
-published, and whoever uses the store first sees to it that they are as the catalogue has them.
+Images in the store have names, too, for FROM to find. They follow those in the catalogue: an image gets its names after
+its base was published, and every use of the store first gives the images the names that the catalogue has.
 """
 
 import os
@@ -50,13 +50,13 @@ ALONE_TIMEOUT_S = 5.0  # others who remove something are done by then; builds an
 NAMING_TIMEOUT_S = 60.0
 
 DRAFTS = "localhost/waypoint/drafts"
-"""What images made of imported files are called until their base is published; other images have no name till then."""
+"""The name of images made of imported files, until their base is published; other images have no name until then."""
 
 _ID = re.compile(r"[0-9a-f]{64}")
 
 
 class Draft:
-    """A base that is being made: a block that leaves a base, or nothing."""
+    """A base that is being made; a context manager, which leaves a whole base or nothing."""
 
     def __init__(self, context: Context, env: Mapping[str, str], kind: OperationKind) -> None:
         self._context = context
@@ -76,7 +76,7 @@ class Draft:
             stack.callback(_discard_draft, context, self._id)
             self.tree.parent.mkdir(exist_ok=True)
             self.buildah = stack.enter_context(using_images(context, self._id, self._env, hold=(fd,)))
-            self.buildah.require_tools()  # also what is no image yet is made one at the end
+            self.buildah.require_tools()  # files are made an image, too, at the end
             self._stack = stack.pop_all()
         return self
 
@@ -106,7 +106,7 @@ class Draft:
         return self.tree
 
     def make_directory(self, name: str) -> Path:
-        """An empty directory that is gone with the draft."""
+        """An empty directory that is removed with the draft."""
         path = self.buildah.scratch / name
         path.mkdir(parents=True)
         return path
@@ -134,7 +134,7 @@ class Draft:
             known = self._context.catalogue.find_base(base_id)
             image = None if known is None else known.image
             with self.step("image"):
-                if image is None or image not in self.buildah.index().layers:  # it may go before its base
+                if image is None or image not in self.buildah.index().layers:  # removed before its base
                     image = self._commit()
             if known is not None:
                 return self._publish(replace(known, names=tuple(names), image=image))
@@ -146,13 +146,13 @@ class Draft:
         if self._context.platform.layers.name == "btrfs":
             twin = _twin(self.tree)
             self.buildah.export(image, twin)
-            self._context.platform.layers.flush(self.tree)  # else the kernel does it file by file
+            self._context.platform.layers.flush(self.tree)  # else the kernel flushes file by file
             share_content(twin, self.tree)
             self._context.platform.layers.delete(twin)
         return image
 
     def _seal(self, record: BaseRecord) -> BaseRecord:
-        """Give the tree its place, from where on it is not changed, and publish it."""
+        """Put the tree at its final path, where it is not changed any more, and publish it."""
         path = self._context.layout.base(record.id)
         with self.step("seal"):
             record = replace(record, size_bytes=tree_size(self.tree))
@@ -201,13 +201,13 @@ def using_images(
     alone: bool = False,
     wait: bool = True,
 ) -> Iterator[Buildah]:
-    """buildah on the image store, for the piece of work that the id ``work`` stands for.
+    """buildah on the image store, for the piece of work with the id ``work``.
 
-    Who removes images must be ``alone``: a build may be just about to use what nothing needs yet. Raises Busy if
-    someone else stays at work in it; with ``wait=False``, at once.
+    A caller that removes images must be ``alone``: a build may be about to use an image that nothing needs yet. Raises
+    Busy if someone else keeps working in the store; with ``wait=False``, at once.
     """
     _ = context.platform  # mounts the pool
-    if _unswept(context).exists():
+    if _unswept_mark(context).exists():
         _sweep_images(context)
     with locked(
         _store_lock(context),
@@ -240,7 +240,7 @@ def _buildah(context: Context, work: str, env: Mapping[str, str], hold: tuple[in
 
 @contextmanager
 def using_base(context: Context, base: BaseRecord) -> Iterator[None]:
-    """Keep a base from being removed during the block. Raises NotFound if it is gone already."""
+    """Keep a base from being removed during the block. Raises NotFound if it was removed already."""
     with locked(context.branch_lock(BASES, base.id), what=f"base {base.id[:12]}", shared=True):
         if context.catalogue.find_base(base.id) is None:
             context.remove_locks(BASES, base.id)
@@ -261,7 +261,7 @@ def locked_base(context: Context, base_id: str, *, wait: bool = True) -> Iterato
 
 
 def _settle_draft(operation: Operation) -> None:
-    """A base that was being made: remove what is not published of it, and nothing else."""
+    """Remove what was not published of a base that was being made, and nothing else."""
     context = operation.context
     _discard_draft(context, operation.incarnation)
     _sweep_images(context)
@@ -273,7 +273,7 @@ def _keep_base(_operation: Operation) -> None:
 
 
 def _finish_removal(operation: Operation) -> None:
-    """Go on with the removal of a base. Raises Busy, and waits for nobody, if someone works in the image store."""
+    """Continue the removal of a base. Raises Busy at once if someone works in the image store."""
     context, record = operation.context, operation.record
     if record.old_incarnation is not None:
         with using_images(context, record.old_incarnation, {}, alone=True, wait=False) as buildah:
@@ -283,10 +283,10 @@ def _finish_removal(operation: Operation) -> None:
 def remove_forgotten(
     context: Context, base_id: str, image: str | None, buildah: Buildah, timeline: Timeline
 ) -> None:
-    """Remove the files and the image of a base that is not in the catalogue any more. Done already is fine.
+    """Remove the files and the image of a base that is not in the catalogue any more, as far as they are left.
 
-    What is there was made again since, and stays. The caller holds the base's lock, so nobody is making it now, and
-    ``buildah`` is alone in the image store.
+    If the catalogue has it, it was made again since, and stays. The caller holds the base's lock, so nobody is making
+    it now, and ``buildah`` is alone in the image store.
     """
     with timeline.step("files"):
         if context.catalogue.find_base(base_id) is None:
@@ -298,7 +298,7 @@ def remove_forgotten(
 
 
 def _discard_draft(context: Context, draft: str) -> None:
-    """Remove what was written for a draft. Done already is fine."""
+    """Remove what was written for a draft, as far as it is left."""
     tree = context.layout.base_draft(draft)
     for path in (tree, _twin(tree)):
         context.platform.layers.delete(path)
@@ -324,19 +324,19 @@ def _store_lock(context: Context) -> Path:
     return context.layout.image_store / "lock"
 
 
-def _unswept(context: Context) -> Path:
-    """Is there while the image store may hold something of a build that was cut off."""
+def _unswept_mark(context: Context) -> Path:
+    """The file that exists while the image store may hold leftovers of a build that was cut off."""
     return context.layout.image_store / "unswept"
 
 
 def _sweep_images(context: Context) -> None:
     """Remove what builds that were cut off have left in the image store.
 
-    If someone works in it, that is left to the next one who uses it alone.
+    If someone works in it, a later use of the store does that.
     """
     if not (context.layout.image_store / "layers").exists():  # buildah has never run
         return
-    _unswept(context).touch()
+    _unswept_mark(context).touch()
     with (
         suppress(Busy),
         locked(_store_lock(context), what="the image store", wait=False) as fd,
@@ -347,11 +347,11 @@ def _sweep_images(context: Context) -> None:
             if name.startswith(f"{DRAFTS}:") and context.catalogue.find_base(name) is None:
                 buildah.untag(name)
         buildah.remove_leftovers()
-        _unswept(context).unlink(missing_ok=True)
+        _unswept_mark(context).unlink(missing_ok=True)
 
 
 def _name_images(context: Context, buildah: Buildah) -> None:
-    """Let the names in the image store follow those in the catalogue. One that is not there is left as it is."""
+    """Give the images in the store the names that the catalogue has for them. An image that is not there is skipped."""
     naming = context.layout.image_store / "naming"
     with locked(naming, what="naming of images", timeout_s=NAMING_TIMEOUT_S, hint="try again"):
         index = buildah.index()
@@ -361,7 +361,7 @@ def _name_images(context: Context, buildah: Buildah) -> None:
 
 
 def _sweep_unpublished(context: Context) -> None:
-    """Remove what has the place or the lock of a base but is none: its maker was cut off before it published it."""
+    """Remove directories and locks of bases that were not published: their maker was cut off before that."""
     directories = {path.name for path in context.layout.base("").iterdir()}
     locks = {path.name.removeprefix(f"{BASES}:") for path in context.layout.lock("").glob(f"{BASES}:*")}
     for base_id in directories | locks:

@@ -1,8 +1,8 @@
 """Bases stored in the pool: build, pull, bootstrap, import, export, remove.
 
-A base is made as a *draft* that nobody sees (:mod:`waypoint.session.bases.draft`). It then gets its place,
-``pool/bases/<id>``, where the id says what is in it, and becomes visible by one row of the catalogue. What is
-there already under the same id is used as it is.
+A base is made as a *draft* that nobody sees (:mod:`waypoint.session.bases.draft`). It is then put at
+``pool/bases/<id>``, where the id stands for its content, and becomes visible by one row of the catalogue. A base that
+exists already under the same id is used as it is.
 """
 
 import os
@@ -35,14 +35,14 @@ from waypoint.store.layout import new_id
 __all__ = ["TRANSPORTS", "Bases"]
 
 TRANSPORTS = ("docker://", "oci:", "oci-archive:", "docker-archive:", "docker-daemon:")
-"""What an image's place may begin with, as buildah and skopeo write it."""
+"""What the address of an image may begin with, as buildah and skopeo write it."""
 
 _LOCAL_TRANSPORTS = ("oci:", "oci-archive:", "docker-archive:")
 
 
 @dataclass(frozen=True, slots=True)
 class Bases:
-    """The bases of a state directory. ``env`` are variables of the caller for those who fetch something: proxies."""
+    """The bases of a state directory. ``env``: variables of the caller for programs that fetch something: proxies."""
 
     context: Context
     env: Mapping[str, str]
@@ -69,7 +69,7 @@ class Bases:
     ) -> BaseRecord:
         """Build a Dockerfile (default: ``Dockerfile`` in ``directory``) and make the image a base.
 
-        ``arguments`` are values for what the Dockerfile names by ARG. Raises BuildFailed with what buildah says.
+        ``arguments`` are values for the ARGs of the Dockerfile. Raises BuildFailed with what buildah says.
         """
         context_dir = Path(directory).resolve()
         if not os.fspath(directory) or not context_dir.is_dir():
@@ -97,10 +97,12 @@ class Bases:
         """Fetch an image from a registry (``docker://…``), archive or directory and make it a base."""
         transport = next((known for known in TRANSPORTS if source.startswith(known)), None)
         if transport is None:
-            raise UsageError(f"{source!r} is not an image", hint=f"write {', '.join(TRANSPORTS)} before it")
+            raise UsageError(
+                f"{source!r} is not an image", hint=f"write one of {', '.join(TRANSPORTS)} before it"
+            )
         full = [full_name(name) for name in names]
         where = source
-        if transport == "docker://" and not full and "@" not in source:  # a digest is no name
+        if transport == "docker://" and not full and "@" not in source:  # a digest is not a name
             full = [full_name(source.removeprefix(transport))]
         elif transport in _LOCAL_TRANSPORTS:
             where = _absolute(transport, source)
@@ -120,7 +122,7 @@ class Bases:
         names: Sequence[str] = (),
         on_output: Output | None = None,
     ) -> BaseRecord:
-        """Make a Debian (``debian:bookworm``) from the host's own package mirror."""
+        """Make a Debian base (``debian:bookworm``) from the host's own package mirror."""
         suite = debian_suite(reference)
         full = [full_name(name) for name in names or (f"debian:{suite}", f"debian:{suite}-slim")]
         with Draft(self.context, self.env, OperationKind.BOOTSTRAP) as draft:
@@ -165,9 +167,9 @@ class Bases:
             write_archive(self.context.layout.base(base.id), write)
 
     def remove(self, reference: str) -> BaseRecord:
-        """Remove a base, or only the name by which it is called here if it has others.
+        """Remove a base, or, if ``reference`` is one of several names that it has, only that name.
 
-        Raises Busy, naming them, if sessions use it.
+        Raises Busy, naming the sessions, if some use it.
         """
         base = self.find(reference)
         name = _name_in(base, reference)
@@ -175,7 +177,7 @@ class Bases:
             base = self.find(base.id)
             if name is not None and len(base.names) > 1:
                 with using_images(self.context, new_id(), self.env, alone=True) as buildah:
-                    buildah.untag(name)  # cut off here, the next who uses the store names it again
+                    buildah.untag(name)  # if we are cut off here, the next use of the store names it again
                     self.context.catalogue.unname_base(name)
                 return base
             users = self.users(base)
@@ -210,7 +212,7 @@ class Bases:
 
 
 def _find_dockerfile(directory: Path, chosen: str | Path | None) -> Path:
-    """As Docker looks for it: what was said, from here; else in the directory."""
+    """Where Docker looks for it: the path ``chosen``, from the current directory, or else in ``directory``."""
     names = ("Dockerfile", "Containerfile")
     candidates = [Path(chosen)] if chosen is not None else [directory / name for name in names]
     for candidate in candidates:
@@ -221,7 +223,7 @@ def _find_dockerfile(directory: Path, chosen: str | Path | None) -> Path:
 
 
 def _absolute(transport: str, source: str) -> str:
-    """An archive's place, so that it means the same wherever it is read."""
+    """The address of an archive with its path made absolute, so that it means the same wherever it is read."""
     path, colon, tag = source.removeprefix(transport).partition(":")
     if not os.path.exists(path):
         raise NotFound("image", source, hint="give the path of an archive or directory that exists")

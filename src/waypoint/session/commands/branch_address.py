@@ -1,7 +1,7 @@
-"""A branch as its clients reach it: by name, whatever becomes of it meanwhile.
+"""How clients reach a branch: by name, whatever happens to it meanwhile.
 
-A checkpoint makes init drop every connection; its clients wait at the gate, connect again and go on where they
-were. When the branch was *replaced* meanwhile (restored), what they followed is gone with the old state.
+A checkpoint makes init drop every connection; its clients wait at the gate, connect again and continue where they
+were. When the branch was *replaced* meanwhile (restored), what they followed was lost with the old state.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class BranchAddress:
         self.catalogue.record(kind, self.session_id, self.branch, total_ms, phases_ms)
 
     def ask(self, question: Callable[[ShellClient], T]) -> T:
-        """Connect, ask init something that it answers at once, and let go."""
+        """Connect, ask init something that it answers at once, and disconnect."""
         with self.gate(), self.connect(self.incarnation()) as client:
             return question(client)
 

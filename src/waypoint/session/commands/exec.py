@@ -1,6 +1,6 @@
 """Run one command in the shell of a branch.
 
-The command belongs to init, not to this connection: it may be followed to its end, or left to itself and
+The command belongs to init, not to this connection: it may be followed to its end, or left running and
 asked for later (:mod:`waypoint.session.commands.jobs`).
 """
 
@@ -193,7 +193,7 @@ def start_command(
     timeout_s: float | None = None,
     wait: bool = True,
 ) -> int:
-    """Start ``text`` in the shell and leave it to itself; return the number of its job."""
+    """Start ``text`` in the shell and do not wait for it; return the number of its job."""
     payload = checked_text(text)
     with address.terminal_lock(terminal, wait=wait, timeout_s=timeout_s):
         client, _, job, _ = _start(address, terminal, payload, wait=wait, timeout_s=timeout_s, follow=False)
@@ -229,13 +229,13 @@ def _start(
             except BaseException:
                 client.close()
                 raise
-        # A command that was left to itself or whose caller died, or what somebody typed.
+        # The shell is busy with a command that nobody waits for or whose caller died, or with what somebody typed.
         with client:
             _wait_for_prompt(address, client, terminal, wait=wait, timeout_s=timeout_s)
 
 
 def watch_limits(address: BranchAddress, incarnation: str) -> LimitWatch | NoLimits:
-    """Tells afterwards which limits of the branch were reached from now on."""
+    """Reports afterwards which limits of the branch were reached from now on."""
     if not address.has_limits(incarnation):
         return NoLimits()
     from waypoint.session.commands.limits_reached import LimitWatch  # seldom needed on the light path
@@ -244,7 +244,7 @@ def watch_limits(address: BranchAddress, incarnation: str) -> LimitWatch | NoLim
 
 
 def _hand_over(address: BranchAddress, client: ShellClient, incarnation: str, frame: bytes) -> int:
-    """Give init a command to run; also where the branch can hold no more files, as that for its text."""
+    """Give init a command to run, also if the branch has reached its disk limit and cannot hold the text's file."""
     try:
         return client.start(frame)
     except InitRefused as refusal:
@@ -265,7 +265,7 @@ def _wait_for_prompt(
         client.send(encode_watch(terminal, FROM_NOW))
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            # However little time is left: what is in the way is told at once, and is to be named.
+            # However little time is left: init reports at once what is in the way, and the error is to name it.
             kind, payload = client.next_frame(ANSWER_TIMEOUT_S if status is None else left)
             if kind != Reply.TERMINAL:
                 continue
@@ -291,7 +291,8 @@ def _busy(address: BranchAddress, status: TerminalStatus) -> Busy:
 def checked_timeout(timeout_s: float | None) -> None:
     if timeout_s is not None and not 0 < timeout_s <= _TIMEOUT_MAX_S:
         raise UsageError(
-            f"a timeout of {timeout_s} s", hint=f"more than 0, at most {_TIMEOUT_MAX_S:.0f} seconds"
+            f"a timeout of {timeout_s} s is out of range",
+            hint=f"more than 0, at most {_TIMEOUT_MAX_S:.0f} seconds",
         )
 
 
@@ -301,7 +302,7 @@ def checked_text(text: str) -> bytes:
     except UnicodeEncodeError as error:
         raise UsageError(f"the command is not text: {error.reason}", hint="encode it as UTF-8") from error
     if len(payload) > _TEXT_BYTES_MAX:
-        what = f"a command of {len(payload)} bytes; at most {_TEXT_BYTES_MAX} can be given"
+        what = f"the command has {len(payload)} bytes; at most {_TEXT_BYTES_MAX} can be given"
         raise CommandTooLong(what, hint="write it into a file of the branch and run that")
     return payload
 

@@ -29,16 +29,16 @@ __all__ = ["Follower", "Newlines", "Sink"]
 INTERRUPT, TERMINATE, KILL = 2, 15, 9
 GRACE_S = 2.0  # for a program to end in good order
 
-# A signal on a terminal meets what is in its foreground at that moment. In `while :; do /bin/true; done` that is
-# often a program which is just ending or starting, and the shell goes on with the loop: 15 to 45 of 100 interrupts
-# were lost so, depending on the shell. The grace of each signal comes first, for programs that take a second
+# A signal on a terminal reaches what is in its foreground at that moment. In `while :; do /bin/true; done` that is
+# often a program which is just ending or starting, and the shell continues the loop: 15 to 45 of 100 interrupts
+# were lost this way, depending on the shell. The grace of each signal comes first, for programs that take a second
 # interrupt as "at once".
 REPEATS = 10
 REPEAT_S = 0.1
 LOST = b"\n[output lost: nobody read it in time]\n"
 
 
-class Room:
+class OutputLimit:
     """How much output a job may write, in all of its sinks together."""
 
     __slots__ = ("_left", "is_exceeded", "limit_bytes")
@@ -48,8 +48,8 @@ class Room:
         self.is_exceeded = False
         self._left = limit_bytes
 
-    def fitting(self, data: bytes) -> bytes:
-        """The part of ``data`` that there is room for, which is taken."""
+    def admit(self, data: bytes) -> bytes:
+        """The part of ``data`` that is within the limit; it is counted."""
         fits = data[: self._left]
         self._left -= len(fits)
         self.is_exceeded |= len(fits) < len(data)
@@ -57,15 +57,15 @@ class Room:
 
 
 class Sink:
-    """Where the output of a job goes: collected, or to a function as it comes. No more of it than there is room for."""
+    """Where the output of a job goes: collected, or to a function as it comes. No more of it than the limit allows."""
 
-    __slots__ = ("_chunks", "_give", "_newlines", "from_terminal", "offset", "reader_gone", "room")
+    __slots__ = ("_chunks", "_give", "_newlines", "from_terminal", "limit", "offset", "reader_gone")
 
     def __init__(self, on_output: Callable[[bytes], None] | None, *, from_terminal: bool) -> None:
         self.from_terminal = from_terminal
         self.offset = 0
         self.reader_gone: BrokenPipeError | None = None
-        self.room: Room | None = None
+        self.limit: OutputLimit | None = None
         self._chunks: list[bytes] = []
         self._give = self._chunks.append if on_output is None else on_output
         self._newlines = Newlines() if from_terminal else None
@@ -79,8 +79,8 @@ class Sink:
             self.emit(self._newlines.end())
 
     def emit(self, data: bytes) -> None:
-        if self.room is not None:
-            data = self.room.fitting(data)
+        if self.limit is not None:
+            data = self.limit.admit(data)
         if not data:
             return
         try:
@@ -115,9 +115,9 @@ class Follower:
         self._is_ours = is_ours
         self._may_interrupt = is_ours
         if limit_bytes is not None:
-            room = Room(limit_bytes)
+            limit = OutputLimit(limit_bytes)
             for sink in self._sinks():
-                sink.room = room
+                sink.limit = limit
         self._ending: CommandTimedOut | OutputLimitExceeded | None = None
         self._answers_due = 0
         self._address = address
@@ -144,7 +144,7 @@ class Follower:
                 return ended
 
     def progress(self, timeout_s: float | None) -> Generator[None, None, Ended]:
-        """The same in steps: one for each piece of output."""
+        """until_end() in steps, one for each piece of output."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         signals = _escalation(on_terminal=self.output.from_terminal)
         while True:
@@ -164,7 +164,7 @@ class Follower:
                     self._ending = CommandTimedOut(timeout_s or 0.0)
                 number, pause_s = next(signals, (0, 0.0))
                 if not number:  # a loop of the shell itself that ignores SIGINT
-                    raise self._end_of_patience() from None
+                    raise self._unended_failure() from None
                 self._kill(number)
                 deadline = time.monotonic() + pause_s
                 continue
@@ -193,7 +193,7 @@ class Follower:
             return
 
     def abandon(self) -> None:
-        """Kill the job without waiting for its end; if it cannot be reached, it is gone already."""
+        """Kill the job without waiting for its end; if it cannot be reached, it has ended already."""
         try:
             self._kill(KILL)
         except (WaypointError, OSError):
@@ -204,7 +204,7 @@ class Follower:
             sink.end()
         self._check_limit()
         failure = self._reader_gone() or self._with_output(self._ending)
-        # That the shell is gone too (`exec sleep 1000` was the job) matters more to the caller than why.
+        # That the shell has ended too (`exec sleep 1000` was the job) matters more to the caller than why.
         shell_lives = ended.how in (How.STATUS, How.KILLED)
         if failure is not None and (shell_lives or self._reader_gone() is not None):
             raise failure
@@ -231,9 +231,9 @@ class Follower:
         return self._ending is not None or self._reader_gone() is not None
 
     def _check_limit(self) -> None:
-        room = self.output.room
-        if room is not None and room.is_exceeded and self._ending is None:
-            self._ending = OutputLimitExceeded(room.limit_bytes)
+        limit = self.output.limit
+        if limit is not None and limit.is_exceeded and self._ending is None:
+            self._ending = OutputLimitExceeded(limit.limit_bytes)
 
     def _sinks(self) -> tuple[Sink, ...]:
         return (self.output,) if self.errors is None else (self.output, self.errors)
@@ -248,7 +248,7 @@ class Follower:
             ending.output = self.output.collected()
         return ending
 
-    def _end_of_patience(self) -> BaseException:
+    def _unended_failure(self) -> BaseException:
         failure = self._reader_gone() or self._with_output(self._ending) or CommandTimedOut(0.0)
         if isinstance(failure, CommandTimedOut):
             return CommandTimedOut(failure.timeout_s, failure.output, resists=True)

@@ -1,6 +1,6 @@
-"""Run a command beside the shells of a branch: a fresh process that changes nothing in them.
+"""Run a command next to the shells of a branch, in a fresh process that changes nothing in them.
 
-Its two outputs are apart, its input comes from the caller, and any number may run at once.
+Its two outputs are kept apart, its input comes from the caller, and any number may run at once.
 """
 
 import io
@@ -93,7 +93,7 @@ def start_isolated(
     env: Mapping[str, str] | None = None,
     user: str | None = None,
 ) -> int:
-    """Start ``command`` and leave it to itself; return the number of its job. It has no input."""
+    """Start ``command`` and do not wait for it; return the number of its job. It has no input."""
     client, _, job, _ = _start(address, command, cwd=cwd, env=env, user=user, is_detached=True)
     client.close()
     return job
@@ -115,7 +115,7 @@ def _start(
     for word in (*argv, cwd or "", *(env or {}), *(env or {}).values()):
         checked_text(word)
         if "\0" in word:
-            raise UsageError(f"{word!r} has a NUL character", hint="Linux knows none in words and variables")
+            raise UsageError(f"{word!r} has a NUL character", hint="Linux allows none in words and variables")
     for name in env or {}:
         if not name or "=" in name:
             raise UsageError(f"{name!r} is not the name of a variable", hint="NAME=VALUE, NAME without =")
@@ -191,7 +191,7 @@ class _Feeder:
         while data:
             try:
                 data = read()
-            except (OSError, ValueError) as error:  # a directory, a closed file: the command gets an end
+            except (OSError, ValueError) as error:  # a directory, a closed file: the command's input ends
                 self._failure = error
                 data = b""
             if not self._write(encode_write(self._job, offset, data)):
@@ -199,7 +199,7 @@ class _Feeder:
             offset += len(data)
 
     def _write(self, frame: bytes) -> bool:
-        """Hand over one piece; False if nobody wants more. A checkpoint in between makes us say it again."""
+        """Hand over one piece; False if nobody wants more. A checkpoint in between makes us send it again."""
         while True:
             try:
                 client = self._connection()
@@ -208,13 +208,13 @@ class _Feeder:
                 client.ask(frame, timeout_s=None)
             except ConnectionLost:
                 self._drop(client)
-            except (InitRefused, Broken, NotFound, OSError):  # it takes no more; the follower says why
+            except (InitRefused, Broken, NotFound, OSError):  # it takes no more; the follower reports why
                 return False
             else:
                 return True
 
     def _connection(self) -> ShellClient | None:
-        """The connection, made anew if need be; None when the command is over."""
+        """The connection, made again if need be; None when the command is over."""
         with self._lock:
             if self._client is None and not self._is_over:
                 self._client = self._address.reconnect(self._incarnation)
@@ -228,12 +228,12 @@ class _Feeder:
 
 
 def _reader(source: bytes | IO[bytes] | io.FileIO) -> Callable[[], bytes]:
-    """Gives the input piece by piece, nothing at its end. A file is read as far as it has something now."""
+    """Returns the input piece by piece, nothing at its end. A file is read as far as it has something now."""
     file = io.BytesIO(source) if isinstance(source, (bytes, bytearray, memoryview)) else source
     read = getattr(file, "read1", None) or getattr(file, "read", None)
     if read is None:
         raise UsageError(
-            f"{type(source).__name__} is no input", hint="give bytes, or a file opened for reading bytes"
+            f"{type(source).__name__} is not an input", hint="give bytes, or a file opened for reading bytes"
         )
 
     def next_piece() -> bytes:

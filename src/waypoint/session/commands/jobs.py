@@ -35,7 +35,7 @@ _NUMBER_MAX = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class JobOutput:
-    """What a job has written from the offsets asked for, or from where on it is still kept."""
+    """What a job has written from the offsets asked for, or from the first byte that is still kept."""
 
     output: bytes
     errors: bytes
@@ -45,7 +45,7 @@ class JobOutput:
 
     @property
     def printed(self) -> bytes:
-        """The output as exec prints it: without what a terminal does to line ends."""
+        """The output as exec prints it: with the line ends that the command wrote, not the terminal's."""
         if not self.from_terminal:
             return self.output
         newlines = Newlines()
@@ -159,9 +159,11 @@ class Job:
 
 
 def _within(offset: int, first: int, end: int) -> int:
-    """The offset that was asked for, or the nearest that there is."""
+    """The offset that was asked for, or the nearest one that exists."""
     if offset < 0:
-        raise UsageError(f"an offset of {offset}", hint="a number of bytes to leave out: 0 or more")
+        raise UsageError(
+            f"an offset of {offset} is out of range", hint="a number of bytes to leave out: 0 or more"
+        )
     return min(max(offset, first), end)
 
 

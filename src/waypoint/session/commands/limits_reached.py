@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["LimitWatch"]
 
-# The file system refuses what does not fit whole, with what it may need for its own metadata: so near is reached.
+# The file system refuses a write that does not fit whole, with the metadata it may need: so near counts as reached.
 _DISK_MARGIN_BYTES = 1 << 20
 
 
 class LimitWatch:
-    """Looks at the counters of a branch from its making on."""
+    """Reads the counters of a branch when it is constructed, and compares them later."""
 
     __slots__ = ("_address", "_before", "_incarnation", "_limits")
 
@@ -31,7 +31,7 @@ class LimitWatch:
         self._before = [_count(limit) if limit.key else _is_full(limit) for limit in self._limits]
 
     def reached(self) -> tuple[LimitReached, ...]:
-        """Those that were reached since."""
+        """The limits that were reached since."""
         found = []
         for limit, before in zip(self._limits, self._before, strict=True):
             if limit.key:

@@ -11,9 +11,9 @@ __all__ = ["CommandStream"]
 
 
 class CommandStream:
-    """Iterate over it for the pieces of the output; then ``result`` says how the command ended.
+    """Iterate over it to get the pieces of the output; then ``result`` says how the command ended.
 
-    A context manager. Who leaves it before the end ends the command, as a reader that goes away does.
+    A context manager. Leaving it before the end ends the command, as a reader that goes away does.
     """
 
     def __init__(

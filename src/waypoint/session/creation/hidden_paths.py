@@ -1,6 +1,6 @@
-"""What of the host a session over its root does not see: a default list, and what the user adds or takes away.
+"""Host paths hidden from a session over the host's root: a default list, and what the user adds or takes away.
 
-A pattern is a path of the host, which may have ``*`` and the like in it; ``~`` is every home. It is made into
+A pattern is a path of the host, which may have wildcards such as ``*`` in it; ``~`` is every home. It is expanded to
 paths once, when the session is created; :mod:`waypoint.engine.whiteouts` hides those.
 """
 
@@ -62,7 +62,7 @@ _FIRST_UID_OF_PEOPLE, _NOBODY = 1000, 65534
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A home directory. In one of a person, things are hidden before they exist."""
+    """A home directory. In that of a person, paths are hidden also before they exist."""
 
     path: str
     is_of_a_person: bool
@@ -78,17 +78,16 @@ def choose_hidden(
     environ: Mapping[str, str],
     files: Sequence[str] | None = None,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The paths to hide from a session, and those that are there and would be hidden by default.
+    """The paths to hide from a session, and existing ones that are shown although they would be hidden by default.
 
-    The configuration file changes the default list; ``hide`` and then ``show`` change what that gives. What the
-    session starts in is shown. The state directory is hidden whatever anyone says, so it is not among them; where else it
-    is to be seen is.
-    Raises UsageError on what cannot be.
+    The configuration file changes the default list; ``hide`` and then ``show`` change that. The directory in which
+    the session starts is shown. The state directory is always hidden, so it is not among the paths; other paths at
+    which it can be seen are. Raises UsageError on what cannot be hidden or shown.
     """
     if base.kind is not BaseKind.HOST:
         if hide or show:
             raise UsageError(
-                "what to hide and show is a matter of the host's root, and the base is another",
+                "only paths of the host's root can be hidden or shown, and the base is another",
                 hint="leave it out: the session sees nothing of the host but its base",
             )
         return (), ()
@@ -111,13 +110,13 @@ def choose_hidden(
 
 
 def without_hidden_mounts(base: Base, hidden: Iterable[str]) -> Base:
-    """The base without the file systems that are mounted where everything is hidden."""
+    """The base without the file systems that are mounted at or below hidden paths."""
     unseen = _below((extra.path for extra in base.extra_mounts), hidden)
     return replace(base, extra_mounts=tuple(extra for extra in base.extra_mounts if extra.path not in unseen))
 
 
 def find_homes(environ: Mapping[str, str], passwd: Path = Path("/etc/passwd")) -> list[Home]:
-    """Every home of the host: as its users have them, those in /home, and the caller's."""
+    """Every home of the host: those of its users, those in /home, and the caller's."""
     found: dict[str, bool] = {"/root": True}
     for line in passwd.read_text(errors="surrogateescape").splitlines() if passwd.exists() else ():
         fields = line.split(":")
@@ -137,16 +136,18 @@ def find_homes(environ: Mapping[str, str], passwd: Path = Path("/etc/passwd")) -
 
 
 def expand(patterns: Iterable[str], homes: Sequence[Home]) -> set[str]:
-    """The paths, without links, of all that the patterns mean and that is there or may come to be.
+    """The paths, with links resolved, that match the patterns and that exist or may come to exist.
 
-    In a home anything may come; elsewhere, what has a directory to come to. Raises UsageError on what is no pattern.
+    In a person's home any path may come to exist; elsewhere, one in an existing directory. Raises UsageError on what is
+    not a pattern.
     """
     return {
         _without_links(path)
         for pattern in patterns
-        for directory, rest, may_come in _starts(pattern, homes)
+        for directory, rest, may_appear in _starts(pattern, homes)
         for path in _matches(directory, rest)
-        if os.path.lexists(path) or (may_come and (directory != "/" or os.path.isdir(os.path.dirname(path))))
+        if os.path.lexists(path)
+        or (may_appear and (directory != "/" or os.path.isdir(os.path.dirname(path))))
     }
 
 
@@ -155,7 +156,7 @@ def _defaults() -> Iterable[str]:
 
 
 def _starts(pattern: str, homes: Sequence[Home]) -> Iterable[tuple[str, str, bool]]:
-    """The directories that a pattern starts at, the rest of it, and whether it also means what is missing."""
+    """The directories that a pattern starts at, the rest of it, and whether it also matches paths that do not exist."""
     if pattern == "~" or pattern.startswith("~/"):
         return ((home.path, pattern[2:], home.is_of_a_person) for home in homes)
     if not pattern.startswith("/") or ".." in pattern.split("/") or "\0" in pattern:
@@ -174,21 +175,21 @@ def _matches(directory: str, pattern: str) -> Iterable[str]:
 
 
 def _first_missing(path: str) -> str:
-    """What is to be hidden so that ``path`` is: of one that may come, the first directory on the way that is not there."""
+    """The path to hide so that ``path`` is hidden: itself, or the first directory on the way that does not exist."""
     while not os.path.lexists(path) and not os.path.lexists(os.path.dirname(path)):
         path = os.path.dirname(path)
     return path
 
 
 def _without_links(path: str) -> str:
-    """Where a path leads. A link to what somebody else owns stays: else its owner could hide what he likes."""
-    at = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
-    leads_to = os.path.realpath(at)
+    """The path without links. A last link to what another user owns is kept: else its owner could hide anything."""
+    link = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    target = os.path.realpath(link)
     try:
-        is_own = os.lstat(at).st_uid == os.stat(leads_to).st_uid
-    except OSError:  # there is nothing, or no longer: shells and editors replace such files all the time
+        is_own = os.lstat(link).st_uid == os.stat(target).st_uid
+    except OSError:  # it does not exist, or no longer: shells and editors replace such files all the time
         is_own = False
-    return leads_to if is_own else at
+    return target if is_own else link
 
 
 def _asked_for(patterns: Sequence[str], homes: Sequence[Home]) -> set[str]:
@@ -197,7 +198,7 @@ def _asked_for(patterns: Sequence[str], homes: Sequence[Home]) -> set[str]:
         found = expand([pattern], homes)
         if not found or "/" in found:
             raise UsageError(
-                f"cannot hide {pattern!r}: {'it is all there is' if found else 'nothing can be there'}",
+                f"cannot hide {pattern!r}: {'it is the whole root' if found else 'nothing can exist there'}",
                 hint="name a file or directory of the host",
             )
         asked |= found
@@ -221,7 +222,7 @@ def _state_directory(mount: MountEntry) -> Iterable[str]:
 
 
 def _aliases(path: str, mounts: Mapping[str, MountEntry]) -> Iterable[str]:
-    """Where else a path is to be seen, because its part of a file system is mounted more than once."""
+    """Where else a path can be seen, because its part of a file system is mounted more than once."""
     own = _mount_of(path, mounts)
     inside = os.path.join(own.root, os.path.relpath(path, own.path)).removesuffix("/.") or "/"
     for other in mounts.values():

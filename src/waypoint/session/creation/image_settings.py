@@ -1,4 +1,4 @@
-"""What an image says about its use, as settings of a session over it. What the user says goes before."""
+"""Turn the configuration of an image into settings of a session over it. What the user says takes precedence."""
 
 import os
 import shlex
@@ -23,9 +23,7 @@ _GROUPS_BYTES_MAX = 1 << 20
 def with_image(settings: SessionSettings, config: ImageConfig, root: Path) -> SessionSettings:
     """The settings of a session over the image at ``root``."""
     image = dict(config.env)
-    if (
-        not settings.attended
-    ):  # programs that would wait for a person are told not to, whatever the image wants
+    if not settings.attended:  # programs must not wait for a person, whatever the image wants
         image = {name: value for name, value in image.items() if name not in UNATTENDED_ENV}
     if image.get("PATH"):
         image["PATH"] = f"{image['PATH']}:{_OWN_PROGRAMS}"
@@ -64,7 +62,7 @@ def _user_with_group_number(user: str | None, root: Path) -> str | None:
         fields = line.split(":")
         if fields[0] == group and len(fields) > 2:
             return f"{name}:{fields[2]}"
-    raise NotFound("group", group, hint=f"the image says USER {user}: say another with --user")
+    raise NotFound("group", group, hint=f"the image says USER {user}: give another with --user")
 
 
 def _groups(root: Path) -> list[str]:
@@ -75,5 +73,5 @@ def _groups(root: Path) -> list[str]:
             reopened(found, os.O_RDONLY | os.O_NONBLOCK) as fd,
         ):
             return os.read(fd, _GROUPS_BYTES_MAX).decode(errors="replace").splitlines()
-    except OSError:  # a base may have none
+    except OSError:  # a base may have no groups
         return []

@@ -1,4 +1,4 @@
-"""What a new session can reach: the mode that this host can do, and what the names it may reach mean."""
+"""Choose the network of a new session: a mode that this host can do, and the addresses of the names it may reach."""
 
 import logging
 import re
@@ -22,27 +22,25 @@ _HOST_NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_]
 def choose_network(asked: Network | None) -> Network:
     """The network that a session gets, with the names it may reach looked up; None asks for the best there is.
 
-    Raises a HostError if this host cannot do what was asked for. What a choice costs is said aloud.
+    Raises a HostError if this host cannot do what was asked for. Logs a warning of what a choice costs.
     """
     if asked is None:
-        return _best()
+        return _choose_best()
     if asked.allowed is not None and asked.mode is not NetworkMode.NAT:
-        raise UsageError(
-            f"what may be reached can be said of nat only, not of {asked.mode}", hint="choose nat"
-        )
+        raise UsageError(f"only nat can limit what is reached, not {asked.mode}", hint="choose nat")
     if asked.mode is NetworkMode.NAT:
         require_nat()
     if asked.mode is NetworkMode.HOST:
         log.warning(
             "the session shares the host's network: it reaches the host's loopback, its branches share one set"
-            " of ports, a checkpoint whose port is taken cannot come to life, and its connections end there"
+            " of ports, a checkpoint whose port is taken cannot be restored, and a restore ends all connections"
         )
     if asked.allowed is None:
         return asked
-    return replace(asked, allowed=tuple(_looked_up(allowed) for allowed in asked.allowed))
+    return replace(asked, allowed=tuple(_resolve_allowed(allowed) for allowed in asked.allowed))
 
 
-def _best() -> Network:
+def _choose_best() -> Network:
     try:
         require_nat()
     except HostError as error:
@@ -51,7 +49,7 @@ def _best() -> Network:
     return Network(mode=NetworkMode.NAT)
 
 
-def _looked_up(allowed: Allowed) -> Allowed:
+def _resolve_allowed(allowed: Allowed) -> Allowed:
     literal = _as_literal(allowed.host)
     addresses = _addresses_of(allowed.host) if literal is None else (literal,)
     for address in addresses:
@@ -63,7 +61,7 @@ def _looked_up(allowed: Allowed) -> Allowed:
             )
         if literal is None and IPv4Network(address).subnet_of(LINK_LOCAL):
             raise UsageError(
-                f"{allowed.host} is {address} today, a link-local address, where clouds tell their hosts secrets",
+                f"{allowed.host} is {address} today, a link-local address, where clouds give their hosts secrets",
                 hint=f"if that is what you want, allow it by its address: {address}",
             )
     return replace(allowed, host=literal or allowed.host, addresses=addresses)
@@ -77,7 +75,7 @@ def _as_literal(text: str) -> str | None:
     with suppress(ValueError):
         IPv6Network(text.strip("[]"))
         raise UsageError(
-            f"{text} is an address of IPv6, which --net nat does not carry", hint="give one of IPv4"
+            f"{text} is an IPv6 address, which --net nat does not carry", hint="give an IPv4 address"
         )
     return None
 

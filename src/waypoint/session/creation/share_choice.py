@@ -1,4 +1,4 @@
-"""What of the host a new session may share: volumes and secrets are looked at before anything is made."""
+"""Check the volumes and secrets that a new session shares with the host, before anything is made."""
 
 import os
 import stat
@@ -16,15 +16,17 @@ __all__ = ["check_secrets", "check_volumes"]
 
 
 def check_volumes(volumes: Sequence[Volume], state_dir: Path, *, has_secrets: bool) -> tuple[Volume, ...]:
-    """The volumes, their sources without links and their paths in one form.
+    """The volumes, with links in their sources resolved and their paths in one form.
 
-    Raises UsageError or NotFound for one that cannot be.
+    Raises UsageError or NotFound for one that cannot be shared.
     """
     checked: list[Volume] = []
     for volume in volumes:
         path = _checked_path(volume)
         if has_secrets and (path == SECRETS or path.startswith(f"{SECRETS}/")):
-            raise UsageError(f"volume {path}: the secrets are there", hint=f"choose a path outside {SECRETS}")
+            raise UsageError(
+                f"volume {path}: the secrets are mounted there", hint=f"choose a path outside {SECRETS}"
+            )
         if any(other.path == path for other in checked):
             raise UsageError(f"two volumes at {path}", hint="give each a path of its own")
         _check_source(volume.source, state_dir)
@@ -59,7 +61,7 @@ def _checked_path(volume: Volume) -> str:
     if not is_path or not volume.path.startswith("/") or ".." in parts:
         raise UsageError(
             f"volume path {volume.path!a} is not an absolute path without '..'",
-            hint="say where in the session: HOST:/PATH",
+            hint="give a path in the session: HOST:/PATH",
         )
     if is_reserved(path):
         raise UsageError(f"a volume cannot be at {path}", hint="choose another path, such as /data")
@@ -81,7 +83,7 @@ def _check_source(source: str, state_dir: Path) -> None:
     if not is_usable:
         raise UsageError(
             f"volume {source}: only directories and files of a disk can be shared",
-            hint="devices, sockets, /proc and /sys stay outside",
+            hint="devices, sockets, /proc and /sys cannot be shared",
         )
     real = Path(source).resolve()
     if real.is_relative_to(state_dir) or state_dir.is_relative_to(real):

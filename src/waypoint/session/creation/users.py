@@ -40,8 +40,8 @@ def session_user(root: str, settings: SessionSettings) -> User:
 def find_user(root: str, text: str) -> User:
     """The user ``NAME``, ``UID`` or either with ``:GROUP`` in the branch at ``root``.
 
-    With a group named, that is the only one; a number that no user has, without a group, is in that of root: both as in
-    ``docker run --user``. Images for any user give what they need to that group.
+    A group that is named is the only one; a number that no user has, without a group, gets the group of root: both as
+    in ``docker run --user``. Images that any user may run let that group access what they need.
     """
     name, colon, group = text.partition(":")
     known = next((user for user in _users(root) if name in (user.name, str(user.uid))), None)
@@ -89,15 +89,15 @@ def _entries(root: str, file_name: str, fields_min: int) -> Iterator[list[str]]:
 
 
 def _read(root: str, name: str) -> str:
-    """A file of /etc, as far as it is one."""
+    """The content of a file of /etc, empty if it is missing or not a regular file."""
     try:
-        # What the agent made of this file is not followed anywhere: it may be a link to the host's.
+        # Links are not followed: the agent may have made this file a link to the host's.
         directory = os.open(f"{root}/etc", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
         finally:
             os.close(directory)
-    except OSError:  # a base may have none
+    except OSError:  # a base may not have the file
         return ""
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):

@@ -1,4 +1,4 @@
-"""What may be asked of the walls of a session, and what must be said about it."""
+"""Which walls a session may ask for, and the warning about a session without walls."""
 
 from waypoint.errors import UsageError
 from waypoint.model import SessionSettings
@@ -15,6 +15,6 @@ def check_walls(settings: SessionSettings) -> None:
     """Refuse walls that contradict each other."""
     if settings.walls.privileged and settings.network.allowed is not None:
         raise UsageError(
-            "a privileged session cannot be kept to the places it is allowed to reach",
+            "a privileged session cannot be limited to the hosts it is allowed to reach",
             hint="leave out --privileged or --allow",
         )

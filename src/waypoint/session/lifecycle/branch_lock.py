@@ -36,12 +36,17 @@ def hold_branch(context: Context, session_id: str, branch: str, *, wait: bool) -
             raise
 
 
-def settle_abandoned(context: Context, session_id: str, branch: str, *, is_going: bool = False) -> None:
-    """Settle what a dead process left undone on a branch, whose lock the caller holds; ``is_going`` if to remove it."""
+def settle_abandoned(
+    context: Context, session_id: str, branch: str, *, is_before_removal: bool = False
+) -> None:
+    """Settle what a dead process left undone on a branch, whose lock the caller holds.
+
+    ``is_before_removal`` says that the caller is about to remove the branch.
+    """
     if context.catalogue.has_unfinished():
         from waypoint.session.lifecycle.recovery import recover_branch  # seldom needed
 
-        recover_branch(context, session_id, branch, is_going=is_going)
+        recover_branch(context, session_id, branch, is_before_removal=is_before_removal)
 
 
 def running_branch(context: Context, session: SessionRecord, name: str) -> BranchRecord:
@@ -51,13 +56,13 @@ def running_branch(context: Context, session: SessionRecord, name: str) -> Branc
     if not context.is_running(branch):
         raise Broken(
             f"branch {name!r} of session {session.id} is not running",
-            hint=f"bring a checkpoint back: waypoint restore {session.id}:{name} NAME",
+            hint=f"restore a checkpoint: waypoint restore {session.id}:{name} NAME",
         )
     return branch
 
 
 def require_publishable(context: Context, session_id: str, name: str | None = None) -> None:
-    """To be asked in the transaction that publishes: much may have happened since the operation began."""
+    """Call it in the transaction that publishes: much may have happened since the operation began."""
     if not context.catalogue.session(session_id).is_open:
         raise NotFound("session", session_id, hint="it is being removed: waypoint list")
     if name is not None and context.catalogue.has_name(session_id, name):

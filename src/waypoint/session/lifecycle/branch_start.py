@@ -1,4 +1,4 @@
-"""Bring a checkpoint to life as a branch: with its processes, or with a fresh shell over its files."""
+"""Start a checkpoint as a branch: with its processes, or with a fresh shell over its files."""
 
 import os
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def launch_branch(
     On failure parts of the incarnation may exist: the operation destroys it.
     """
     context, incarnation = operation.context, operation.incarnation
-    if files_of is None:  # what cannot be is refused before anything is made
+    if files_of is None:  # a shell or user that the base lacks is refused before anything is made
         found = _shell_of(session, session.base.path)
     pid = launch(context.platform, session, incarnation, operation.timeline, files_of=files_of)
     root = context.layout.mount(incarnation)
@@ -45,7 +45,7 @@ def launch_branch(
 def restore_as_branch(
     operation: Operation, session: SessionRecord, checkpoint: CheckpointRecord, created_at: float
 ) -> BranchRecord:
-    """Make the checkpoint live as the operation's incarnation, which answers when this returns.
+    """Start the checkpoint as the operation's incarnation, which answers when this returns.
 
     On failure parts of the incarnation may exist: the operation destroys it.
     """
@@ -74,7 +74,7 @@ def begin_replacement(
     *,
     checkpoint: CheckpointRecord | None = None,
 ) -> AbstractContextManager[Operation]:
-    """Begin to put another incarnation in the place of a branch, whose lock is held."""
+    """Begin to replace the incarnation of a branch, whose lock is held."""
     return begin_operation(
         context,
         ending,
@@ -89,9 +89,9 @@ def begin_replacement(
 def publish_restored(
     operation: Operation, branch: BranchRecord, *, also: Callable[[], None] = lambda: None
 ) -> None:
-    """Let the branch take the place of what had its name, while nobody connects to it; that is left to be retired.
+    """Publish the branch, which replaces what had its name, while nobody connects. The replaced one is left to remove.
 
-    ``also`` writes what belongs into the same transaction.
+    ``also`` writes what else belongs into the same transaction.
     """
     context = operation.context
     with (

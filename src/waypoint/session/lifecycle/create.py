@@ -29,7 +29,7 @@ def create_session(
 ) -> SessionRecord:
     """Make a session with a running branch ``main`` whose shell is ready.
 
-    With ``has_work_dir``, and no other place in ``settings``, its work directory is in the state directory.
+    With ``has_work_dir``, and no path for it in ``settings``, its work directory is in the state directory.
     """
     if name is not None:
         parse_name("session", name)
@@ -69,7 +69,7 @@ def create_session(
             with context.catalogue.transaction():
                 context.catalogue.add_session(session)
                 context.catalogue.put_branch(branch)
-                # The work directory comes after: recovery knows of it from the catalogue only.
+                # The work directory is shown after this: recovery knows of it from the catalogue only.
                 is_whole = session.settings.work_dir is None
                 operation.publish(OperationStatus.DONE if is_whole else OperationStatus.PUBLISHED)
     return session

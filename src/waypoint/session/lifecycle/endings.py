@@ -1,6 +1,6 @@
 """How each kind of operation on a session ends: what is left to do once it was published, or how it is taken back.
 
-The operation itself comes here, and so does recovery for one whose process has died. Every step may find its work done.
+The operation itself calls these functions, or recovery does if its process has died. Every step may find its work done.
 
 Read next: :mod:`waypoint.session.lifecycle.recovery`.
 """
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def _take_back_new_branch(operation: Operation) -> None:
-    """Nothing is left of a branch that was being made, nor of a session that was to begin with it."""
+    """Remove what was made of a new branch, and of the session that was to begin with it."""
     context, record = operation.context, operation.record
     context.layout.live(record.session_id, record.branch).unlink(missing_ok=True)
     _destroy_if_any(context, record.incarnation)
@@ -50,8 +50,8 @@ def _take_back_new_branch(operation: Operation) -> None:
 
 
 def _finish_create(operation: Operation) -> None:
-    """The session is there; its work directory is still to be shown."""
-    if not operation.is_going:
+    """The session exists; show its work directory."""
+    if not operation.is_before_removal:
         with operation.timeline.step("work"):
             _show_work(operation)
 
@@ -60,7 +60,7 @@ def _finish_create(operation: Operation) -> None:
 
 
 def _take_back_restore(operation: Operation) -> None:
-    """The branch goes on as it was, and so does the program of the host that was to go back with it."""
+    """Let the branch keep running as it was, and the host program that was to be restored with it."""
     if _has_host_program(operation):
         from waypoint.session.lifecycle.host_program_endings import take_back_program  # seldom needed
 
@@ -70,7 +70,7 @@ def _take_back_restore(operation: Operation) -> None:
 
 
 def _take_back_resume(operation: Operation) -> None:
-    """The branch stays suspended."""
+    """Leave the branch suspended."""
     context, record = operation.context, operation.record
     context.layout.live(record.session_id, record.branch).unlink(missing_ok=True)
     _show_work_again(operation)
@@ -78,11 +78,11 @@ def _take_back_resume(operation: Operation) -> None:
 
 
 def _take_back_promotion(_operation: Operation) -> None:
-    """Nothing was made: the branches get their other names when it is published."""
+    """Nothing was made: the branches are renamed only when it is published."""
 
 
 def _finish_replacement(operation: Operation) -> None:
-    """All names lead to the new incarnation; the old one is removed."""
+    """Point all names to the new incarnation, then remove the old one."""
     context, record = operation.context, operation.record
     with operation.timeline.step("retire"):
         if _has_host_program(operation):
@@ -91,7 +91,7 @@ def _finish_replacement(operation: Operation) -> None:
             release_program_of(operation)
         if record.incarnation is not None and context.has_branch(record.session_id, record.branch):
             _rename_links(context, record.session_id, record.branch, record.incarnation)
-            if not operation.is_going:
+            if not operation.is_before_removal:
                 _show_work(operation)
         _destroy_if_any(context, record.old_incarnation)
 
@@ -105,19 +105,19 @@ def _has_host_program(operation: Operation) -> bool:
 
 
 def _rename_links(context: Context, session_id: str, branch: str, incarnation: str) -> None:
-    """Let the branch's link lead to the incarnation, and remove the name that it had as another branch."""
+    """Point the branch's link to the incarnation, and remove the link that it had as another branch."""
     context.point_live_link(session_id, branch, incarnation)
     for link in _links(context, session_id):
         if link.name != branch and os.readlink(link).endswith(f"/{incarnation}"):
             context.remove_locks(session_id, link.name)
-            link.unlink()  # last: it is what says that the rest is still to be done
+            link.unlink()  # last: as long as it exists, recovery does the rest
 
 
 # -- a branch that is saved
 
 
 def _take_back_save(operation: Operation) -> None:
-    """The branch goes on as before, and nothing is left of the checkpoint."""
+    """Let the branch keep running as before, and remove what was made of the checkpoint."""
     context, record = operation.context, operation.record
     branch = _branch_of(operation)
     if branch is not None:
@@ -127,13 +127,13 @@ def _take_back_save(operation: Operation) -> None:
         discard_checkpoint(context.platform, record.checkpoint)
     if branch is not None and context.is_running(branch):
         resume_input(branch)
-        if operation.cut_off is not None:  # else whoever raised them has put them back
+        if operation.cut_off is not None:  # else the process that raised them has put them back
             limits = context.catalogue.session(record.session_id).settings.limits
             BranchLimits(context.platform, limits, branch.incarnation).impose_again()
 
 
 def _finish_snapshot(_operation: Operation) -> None:
-    """Publishing was the last thing to do."""
+    """Nothing is left to do: publishing was the last step."""
 
 
 def _finish_suspend(operation: Operation) -> None:
@@ -165,7 +165,7 @@ def _remove_branch(
 ) -> None:
     """Remove a branch from the catalogue, then its processes and files, then all that names it.
 
-    Whoever follows a command in it thus learns that it was removed, not that it broke.
+    So a client that follows a command in it learns that it was removed, not that it broke.
     """
     with timeline.step("forget"):
         context.catalogue.remove_branch(session_id, branch)
@@ -190,7 +190,7 @@ def _finish_cleanup(operation: Operation) -> None:
     # A removal that was cut off has left links of branches which the catalogue no longer knows.
     for link in _links(context, session_id):
         _remove_branch(context, session_id, link.name, os.readlink(link).rpartition("/")[2], timeline)
-    _hide_work(context, session_id)  # or what is shown there would be removed with the directory
+    _hide_work(context, session_id)  # else what is shown there would be removed with the directory
     with timeline.step("ports"):
         settle_forwarder(context, session_id)
     for checkpoint in context.catalogue.checkpoints(session_id):
@@ -224,7 +224,7 @@ def _show_work(operation: Operation) -> None:
 def _show_work_again(operation: Operation) -> None:
     """Let the work directory show what it showed before."""
     context, branch = operation.context, _branch_of(operation)
-    if branch is not None and branch.name == MAIN and not operation.is_going:
+    if branch is not None and branch.name == MAIN and not operation.is_before_removal:
         show_work_again(context.platform, context.catalogue.session(branch.session_id), branch.incarnation)
 
 

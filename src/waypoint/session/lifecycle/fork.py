@@ -19,14 +19,14 @@ __all__ = ["fork_checkpoint"]
 def fork_checkpoint(
     context: Context, session: SessionRecord, checkpoint: CheckpointRecord, names: Sequence[str]
 ) -> list[BranchRecord]:
-    """Bring the checkpoint to life once for each name, at the same time, beside all other branches.
+    """Start a new branch from the checkpoint for each name, in parallel, next to all other branches.
 
     Each branch is made whole or not at all. If some fail, ForkIncomplete names them; the others run.
     """
     check_new_names(context, session.id, names)
-    _ = context.platform  # found once, not by every thread
+    _ = context.platform  # looked up once, not by every thread
     began = time.time()
-    # They end in any order; a microsecond each keeps them listed in the order of their names.
+    # They are done in any order; a microsecond each keeps them listed in the order of their names.
     moments = {name: began + number / 1_000_000 for number, name in enumerate(names)}
     made, errors = make_branches(
         names, lambda name: _fork_one(context, session, checkpoint, name, moments[name])

@@ -1,7 +1,7 @@
 """Manual mode: a program that a person started on the host, in the work directory, is saved and restored with the files.
 
-The branch and the program go back together or not at all. What runs of the program is saved before it is ended, in the
-*aside*; a restore that fails or is cut off brings that back.
+The branch and the program are restored together or not at all. What runs of the program is saved in the *aside* before
+it is ended; a restore that fails or is cut off restores that.
 """
 
 import logging
@@ -49,18 +49,18 @@ log = logging.getLogger(__name__)
 
 
 def program_of(context: Context, checkpoint: CheckpointRecord) -> Program:
-    """The program of the host that a ``PROCESS`` checkpoint holds."""
+    """The host program that a ``PROCESS`` checkpoint holds."""
     return read_program(context.layout.checkpoint_program(checkpoint.id))
 
 
 def snapshot_with_program(
     context: Context, session: SessionRecord, name: str | None, pid: int, *, wait: bool = True
 ) -> CheckpointRecord:
-    """Save the files of ``main`` and a program that works in its work directory. Both go on."""
+    """Save the files of ``main`` and a program that works in its work directory. Both keep running."""
     if session.settings.work_dir is None:
         raise UsageError(
-            f"session {session.id} has no work directory, in which a program could be saved with its files",
-            hint="create one that has: waypoint init DIR --work-dir",
+            f"session {session.id} has no work directory, so no program can be saved with its files",
+            hint="create a session with one: waypoint init DIR --work-dir",
         )
     with hold_branch(context, session.id, MAIN, wait=wait) as lock_fd:
         saving = begin_saving(context, session, MAIN, name, lock_fd)
@@ -95,7 +95,7 @@ def snapshot_with_program(
 def restore_with_program(
     context: Context, session: SessionRecord, checkpoint: CheckpointRecord, *, wait: bool = True
 ) -> None:
-    """Make ``main`` the files of the checkpoint, with a fresh shell, and bring its program back with its pids.
+    """Restore the files of the checkpoint to ``main``, with a fresh shell, and its program with its pids.
 
     What still runs of the program is ended. If anything fails, files and program are as before.
     """
@@ -138,9 +138,9 @@ def _running_part(
     trees = {member.pid for process in ours for member in tree_of(process.pid)}
     if os.getpid() in trees:
         raise UsageError(
-            f"this command was started by the program that checkpoint {checkpoint.name!r} brings back, and would end"
+            f"this command was started by the program that checkpoint {checkpoint.name!r} restores, and would end"
             " with it",
-            hint="restore it from outside of the program",
+            hint="run the command outside of the program",
         )
     for holder in processes_using_pids(pids):
         if holder.is_alive and holder.pid not in trees:
@@ -160,10 +160,10 @@ def _end(
 ) -> None:
     first = True
     for process in running:
-        # One tree is kept for the way back; what else is left of the program are its orphans.
+        # One tree is put aside, to be restored if need be; what else is left of the program are its orphans.
         if first and put_aside(context.platform, session, incarnation, process, (lock_fd,)):
             first = False
             continue
-        log.warning("process %d (%s) is ended without a way back", process.pid, process.name)
+        log.warning("process %d (%s) is ended and cannot be restored", process.pid, process.name)
         end_tree(process.pid)
         first = False

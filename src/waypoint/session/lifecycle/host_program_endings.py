@@ -1,6 +1,6 @@
-"""How a restore with a program of the host ends: the program is let go, or comes back as it was before.
+"""How a restore with a host program ends: the program is released, or restored as it was before.
 
-What ran of it is in the *aside* then, where the restore has saved it before it ended it.
+What ran of the program is in the *aside*: the restore saved it there before it ended it.
 """
 
 import logging
@@ -29,16 +29,16 @@ __all__ = ["note_processes", "release_program_of", "require_free", "require_term
 log = logging.getLogger(__name__)
 
 RECOVERY_REAP_TIMEOUT_S = 5.0  # later commands try again
-PASSING_REAP_TIMEOUT_S = 0.5  # of those that have business elsewhere
-SILENT_S = 2.0  # what takes longer is told
+PASSING_REAP_TIMEOUT_S = 0.5  # for commands that came for something else
+SILENT_S = 2.0  # a longer wait is reported
 
 
 class _NotReaped(EngineError):
-    """A process has ended, but its parent has not asked how, so that its pid is not free yet."""
+    """A process has ended, but its parent has not waited for it, so its pid is not free yet."""
 
 
 def note_processes(context: Context, session: SessionRecord, started: dict[int, int]) -> None:
-    """Remember the processes of a program that was saved or came back; to be called in the transaction that publishes."""
+    """Record the processes of a program that was saved or restored, in the transaction that publishes."""
     context.catalogue.note_programs(session.id, started, boot_id())
 
 
@@ -66,19 +66,19 @@ def require_free(what: str, pids: Sequence[int], timeout_s: float) -> None:
     parent = read_process(left.parent)
     raise _NotReaped(
         f"cannot restore {what!r}: process {left.pid} has ended, but its parent, process {left.parent}"
-        f" ({parent.name if parent else 'gone'}), does not ask how",
+        f" ({parent.name if parent else 'gone'}), has not waited for it",
         hint="let the parent wait for it, or end the parent",
     )
 
 
 def take_back_program(operation: Operation) -> None:
-    """A restore did not succeed: let files and program be as they were before it."""
+    """After a restore that failed: make files and program again as they were before it."""
     context, incarnation = operation.context, operation.incarnation
     platform = context.platform
     session = context.catalogue.session(operation.record.session_id)
     present = context.catalogue.branch(session.id, operation.record.branch)
     platform.program_cgroup(incarnation).remove()
-    with suppress(EngineError) if operation.is_going else nullcontext():
+    with suppress(EngineError) if operation.is_before_removal else nullcontext():
         show_work_again(platform, session, present.incarnation)
     kept = aside_program(platform, incarnation)
     if kept is not None:
@@ -86,15 +86,17 @@ def take_back_program(operation: Operation) -> None:
         known = context.catalogue.programs(session.id, boot_id())
         now = read_process(program.pid)
         if program.pid not in known:
-            log.warning("process %d (%s) is lost: it ended with the host", program.pid, program.name)
+            log.warning(
+                "process %d (%s) is lost: it ended when the host restarted", program.pid, program.name
+            )
         elif now is None or known[program.pid] != now.started or not now.is_alive:
             try:
                 _bring_back(operation, session, program, pids, images)
             except _NotReaped:
-                if not operation.is_going:
+                if not operation.is_before_removal:
                     raise  # a later command tries again
             except EngineError as error:
-                # It was to be ended anyway, and what keeps it from coming back may never change.
+                # The restore was to end it anyway, and what keeps us from restoring it may never change.
                 log.warning("process %d (%s) is lost: %s", program.pid, program.name, error)
     forget_aside(platform, incarnation)
 
@@ -116,7 +118,7 @@ def _bring_back(
 
 
 def release_program_of(operation: Operation) -> None:
-    """A restore was published: let its program go to where it was before, and forget what was put aside."""
+    """After a restore was published: move its program to the cgroup it was in before, and forget what was put aside."""
     context, incarnation = operation.context, operation.incarnation
     path = context.layout.checkpoint_program(operation.record.checkpoint or "")
     if path.exists():

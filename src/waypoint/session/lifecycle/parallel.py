@@ -1,4 +1,4 @@
-"""Make several branches at the same time, each whole or not at all."""
+"""Make several branches in parallel, each whole or not at all."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ AT_ONCE_MAX = 8
 def make_branches(
     names: Sequence[str], make: Callable[[str], BranchRecord]
 ) -> tuple[list[BranchRecord], dict[str, WaypointError]]:
-    """Call ``make`` for each name, some at a time; what was made, and why the others could not be.
+    """Call ``make`` for each name, several at a time; return what was made, and the errors of the others.
 
     With one name, its error is raised.
     """
@@ -23,7 +23,7 @@ def make_branches(
         pending = {name: pool.submit(make, name) for name in names}
         try:
             wait_for_all(pending.values())
-        except BaseException:  # a signal: those under way are finished, the rest is not begun
+        except BaseException:  # a signal: those in progress are finished, the rest is not begun
             pool.shutdown(cancel_futures=True)
             raise
     made: list[BranchRecord] = []

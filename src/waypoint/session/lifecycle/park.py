@@ -1,4 +1,4 @@
-"""Save a branch as the last thing it does: it is a checkpoint then, and its name is free."""
+"""Save a branch and end it: it is a checkpoint then, and its name is free."""
 
 from contextlib import ExitStack
 
@@ -17,14 +17,14 @@ __all__ = ["park_branch"]
 def park_branch(
     context: Context, session: SessionRecord, branch_name: str, name: str | None, *, wait: bool = True
 ) -> CheckpointRecord:
-    """Save the branch, then let it go. It does nothing between what was saved and its end.
+    """Save the branch, then end it. It does not run between the save and its end.
 
-    If this fails the branch runs on.
+    If this fails the branch keeps running.
     """
     if branch_name == MAIN:
         raise UsageError(
             "the branch 'main' cannot be parked: a session always has it",
-            hint=f"save it (waypoint snapshot {session.id}), or let the whole session rest: waypoint suspend {session.id}",
+            hint=f"save it (waypoint snapshot {session.id}), or suspend the whole session: waypoint suspend {session.id}",
         )
     with hold_branch(context, session.id, branch_name, wait=wait) as lock_fd:
         saving = begin_saving(context, session, branch_name, name, lock_fd)
@@ -48,5 +48,5 @@ def park_branch(
                 context.catalogue.add_checkpoint(checkpoint)
                 context.catalogue.remove_branch(session.id, branch_name)
                 operation.publish(OperationStatus.PUBLISHED)
-            operation.finish()  # as long as the branch is frozen
+            operation.finish()  # while the branch is still frozen
     return checkpoint

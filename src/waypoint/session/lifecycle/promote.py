@@ -1,4 +1,4 @@
-"""Let one branch go on as another."""
+"""Promote a branch: it gets the name of another, which is given up."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,14 +18,17 @@ __all__ = ["promote_branch"]
 def promote_branch(
     context: Context, session: SessionRecord, source_name: str, target_name: str, *, wait: bool = True
 ) -> None:
-    """Let the branch ``target`` go on as ``source``: its own state is given up, and so is the name ``source``.
+    """Give the branch ``source`` the name ``target``: the old ``target`` is given up, and so is the name ``source``.
 
-    Nothing is stopped or copied: the processes of ``source`` only get another name.
+    The processes of ``source`` are not stopped or copied: the branch only gets another name.
     """
     if source_name == target_name:
-        raise UsageError(f"{source_name!r} is that branch", hint="name two branches")
+        raise UsageError(f"branch {source_name!r} cannot be promoted over itself", hint="name two branches")
     if source_name == MAIN:
-        raise UsageError("a session always has a branch 'main'", hint="promote another branch over it")
+        raise UsageError(
+            "the branch 'main' cannot be promoted: a session always has it",
+            hint="promote another branch over it",
+        )
     for name in (source_name, target_name):
         context.catalogue.branch(session.id, name)  # a lock file is made only for what exists
     with ExitStack() as stack:

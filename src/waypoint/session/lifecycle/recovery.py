@@ -1,11 +1,11 @@
-"""After a crash: settle what the catalogue shows as begun.
+"""After a crash: settle the operations that the catalogue shows as begun or published.
 
 An operation is abandoned when it is not ended and nobody holds its branch's lock. (While CRIU still works
 for a caller that died, it holds the lock.) The row says what the operation was making; the functions that
-remove it look for what really exists. Nothing half-made was ever visible, so making goes back and
-removing goes forward, as the :class:`Ending` of its kind says.
+remove it look for what really exists. Nothing half-made was ever visible, so what was being made is
+taken back and what was being removed is finished, as the :class:`Ending` of its kind says.
 
-Few commands find anything to settle, so those who look import this module only then: :func:`recover_branch` is called by
+Few commands find anything to settle, so their callers import this module only then: :func:`recover_branch` is called by
 :mod:`waypoint.session.lifecycle.branch_lock`, :func:`recover_abandoned` when a state directory is opened.
 """
 
@@ -30,7 +30,7 @@ _ENDINGS: Mapping[OperationKind, Ending] = {ending.kind: ending for ending in (*
 
 
 def recover_abandoned(context: Context) -> None:
-    """Settle every operation whose holder is gone; leave those under way alone."""
+    """Settle every operation whose lock nobody holds; leave those in progress alone."""
     for operation in context.catalogue.unfinished():
         session_id, branch = operation.session_id, operation.branch
         try:
@@ -40,16 +40,21 @@ def recover_abandoned(context: Context) -> None:
                     context.remove_locks(session_id, branch)
         except Busy:
             continue
-        except Exception as error:  # noqa: BLE001 - told below
+        except Exception as error:  # noqa: BLE001 - logged below
             # One thing that cannot be removed must not keep every other session from being used.
             log.warning("cannot settle %s of session %s: %s", operation.kind, session_id, error)
 
 
-def recover_branch(context: Context, session_id: str, branch: str, *, is_going: bool = False) -> None:
-    """Settle what was abandoned on one branch, whose lock the caller holds; ``is_going`` if to remove it."""
+def recover_branch(
+    context: Context, session_id: str, branch: str, *, is_before_removal: bool = False
+) -> None:
+    """Settle what was abandoned on one branch, whose lock the caller holds.
+
+    ``is_before_removal`` says that the caller is about to remove the branch.
+    """
     for operation in context.catalogue.unfinished():
         if (operation.session_id, operation.branch) == (session_id, branch):
-            _settle(context, operation.id, CutOff(is_going=is_going))
+            _settle(context, operation.id, CutOff(is_before_removal=is_before_removal))
 
 
 def _settle(context: Context, operation_id: int, cut_off: CutOff) -> None:

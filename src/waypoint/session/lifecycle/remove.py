@@ -24,14 +24,14 @@ def destroy_branch(context: Context, session: SessionRecord, branch_name: str, *
     with hold_branch(context, session.id, branch_name, wait=wait):
         branch = context.catalogue.branch(session.id, branch_name)
         with begin_operation(context, DESTROY, session.id, branch_name, old_incarnation=branch.incarnation):
-            pass  # its ending is all there is to it
+            pass  # its ending does all the work
 
 
 def cleanup_session(context: Context, session: SessionRecord, *, force: bool = False) -> None:
     """Remove a session with all its branches and checkpoints.
 
     A branch that another process works on, or runs a command in, makes this fail with Busy. With ``force``
-    running commands end with their branch, and an operation under way is waited for.
+    running commands end with their branch, and an operation in progress is waited for.
     """
     with locked(context.branch_lock(session.id, ""), what=f"session {session.id}"):
         with ExitStack() as held:
@@ -43,7 +43,7 @@ def cleanup_session(context: Context, session: SessionRecord, *, force: bool = F
                 # Also with force: to kill a branch while CRIU has stopped it would leave CRIU waiting for ever.
                 lock = context.branch_lock(session.id, branch.name)
                 held.enter_context(locked(lock, what=what, wait=force, hint=hint))
-                settle_abandoned(context, session.id, branch.name, is_going=True)
+                settle_abandoned(context, session.id, branch.name, is_before_removal=True)
             with begin_operation(context, CLEANUP, session.id, ""):
                 pass  # as above
         context.branch_lock(session.id, "").unlink(missing_ok=True)

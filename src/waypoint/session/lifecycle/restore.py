@@ -1,7 +1,7 @@
-"""Make a branch a checkpoint again.
+"""Restore a branch to a checkpoint.
 
-The checkpoint comes to life beside the branch; one transaction puts it in the place of the branch, and only then is the
-old life of the branch removed. (With a program of the host: :mod:`waypoint.session.lifecycle.host_program`.)
+The checkpoint is started as a new incarnation next to the old one; one transaction makes it the branch's, and only then
+is the old incarnation removed. (With a host program: :mod:`waypoint.session.lifecycle.host_program`.)
 """
 
 from waypoint.model import CheckpointRecord, SessionRecord
@@ -22,9 +22,9 @@ def restore_branch(
     *,
     wait: bool = True,
 ) -> None:
-    """Make the branch that checkpoint again.
+    """Restore the branch to the checkpoint.
 
-    The checkpoint comes to life beside the branch first; the branch is given up only when it answers.
+    The old incarnation is given up only when the new one answers.
     """
     with hold_branch(context, session.id, branch_name, wait=wait):
         old = context.catalogue.branch(session.id, branch_name)

@@ -1,4 +1,4 @@
-"""Bring a suspended session back."""
+"""Resume a suspended session."""
 
 from dataclasses import replace
 
@@ -18,14 +18,14 @@ __all__ = ["resume_session"]
 
 
 def resume_session(context: Context, session: SessionRecord) -> list[BranchRecord]:
-    """Bring every suspended branch back at its saved point, all at the same time.
+    """Restore every suspended branch at its saved point, in parallel.
 
-    If some cannot come back, ResumeIncomplete names them; they stay suspended, and the others run.
+    If some cannot be restored, ResumeIncomplete names them; they stay suspended, and the others run.
     """
     suspended = [branch.name for branch in context.catalogue.branches(session.id) if branch.is_suspended]
     if not suspended:
         return []
-    _ = context.platform  # found once, not by every thread
+    _ = context.platform  # looked up once, not by every thread
     made, errors = make_branches(suspended, lambda name: _resume_one(context, session, name))
     if errors:
         raise ResumeIncomplete([branch.name for branch in made], errors)
@@ -56,5 +56,5 @@ def _restore_or_launch(operation: Operation, session: SessionRecord, suspended: 
     for checkpoint in operation.context.catalogue.checkpoints(session.id):
         if checkpoint.id == suspended.head:
             return restore_as_branch(operation, session, checkpoint, suspended.created_at)
-    pid = launch_branch(operation, session)  # it never was saved
+    pid = launch_branch(operation, session)  # it was never saved
     return replace(suspended, incarnation=operation.incarnation, init_pid=pid, is_suspended=False)

@@ -1,4 +1,4 @@
-"""Who is at work on a session or looks into it, for those who want to remove it and cannot."""
+"""Explain who works on a session or uses its files, when it cannot be removed."""
 
 import os
 
@@ -17,7 +17,7 @@ _FORCE = (
 
 def explain_session_in_use(context: Context, session: SessionRecord) -> str:
     """What holds the session, one line each, what --force will do about it, and how to ask for that."""
-    held = [*_at_work(context, session.id), *_looking(context, session)]
+    held = [*_at_work(context, session.id), *_users_of_files(context, session)]
     mounted = _mounted(context, session)
     lines = ["held by:", *(held or ["  nobody that can be seen from here"])]
     if mounted:
@@ -27,7 +27,7 @@ def explain_session_in_use(context: Context, session: SessionRecord) -> str:
 
 
 def _at_work(context: Context, session_id: str) -> list[str]:
-    """Those who hold locks of its branches: commands that run, operations under way."""
+    """Those who hold locks of its branches: commands that run, operations in progress."""
     lines = []
     for branch in context.catalogue.branches(session_id):
         locks = [(context.branch_lock(session_id, branch.name), f"works on branch {branch.name!r}")]
@@ -41,8 +41,8 @@ def _at_work(context: Context, session_id: str) -> list[str]:
     return lines
 
 
-def _looking(context: Context, session: SessionRecord) -> list[str]:
-    """Processes of the host that are below its directories; its own have another root and are not meant."""
+def _users_of_files(context: Context, session: SessionRecord) -> list[str]:
+    """Processes of the host that use its directories; its own have another root and are not listed."""
     paths = [
         os.fspath(context.layout.mount(branch.incarnation))
         for branch in context.catalogue.branches(session.id)

@@ -1,4 +1,4 @@
-"""Save a branch as a checkpoint; it runs on. :class:`Saving` is what park, suspend and manual mode share."""
+"""Save a branch as a checkpoint; it keeps running. :class:`Saving` is what park, suspend and manual mode share."""
 
 import time
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Saving:
     lock_fd: int
 
     def prepare(self, timeline: Timeline) -> None:
-        """Do what can be done while the branch and its clients go on."""
+        """Do what can be done while the branch and its clients keep running."""
         platform, checkpoint_id, branch = self.context.platform, self.checkpoint_id, self.branch
         repair_network(platform, self.session, branch)
         prepare(platform, branch, checkpoint_id, timeline)
@@ -56,7 +56,7 @@ class Saving:
         kind: CheckpointKind = CheckpointKind.FULL,
         freezer: Freezer | None = None,
     ) -> CheckpointRecord:
-        """Write the checkpoint; what is returned is still to be published."""
+        """Write the checkpoint; the record returned is still to be published."""
         session, branch = self.session, self.branch
         platform, checkpoint_id = self.context.platform, self.checkpoint_id
         root = self.context.layout.mount(branch.incarnation)
@@ -77,7 +77,7 @@ class Saving:
         return self.record(kind, memory_bytes)
 
     def record(self, kind: CheckpointKind, memory_bytes: int) -> CheckpointRecord:
-        """What is to be published, once it is written."""
+        """The record to publish once the checkpoint is written."""
         return CheckpointRecord(
             id=self.checkpoint_id,
             session_id=self.session.id,
@@ -90,7 +90,7 @@ class Saving:
         )
 
     def freezer(self) -> Freezer:
-        """Keeps the branch from running after what was saved of it."""
+        """Keeps the branch from running on after it was saved."""
         return Freezer(self.context.platform.cgroup(self.branch.incarnation), (self.lock_fd,))
 
 
@@ -103,7 +103,7 @@ def snapshot_branch(
     files_only: bool = False,
     wait: bool = True,
 ) -> CheckpointRecord:
-    """Save the branch as a checkpoint. The branch runs on, whether this succeeds or not."""
+    """Save the branch as a checkpoint. The branch keeps running, whether this succeeds or not."""
     with hold_branch(context, session.id, branch_name, wait=wait) as lock_fd:
         saving = begin_saving(context, session, branch_name, name, lock_fd)
         with begin_operation(
@@ -124,7 +124,7 @@ def snapshot_branch(
 def begin_saving(
     context: Context, session: SessionRecord, branch_name: str, name: str | None, lock_fd: int
 ) -> Saving:
-    """Refuse what cannot be saved, or saved so, before anything is made for it."""
+    """Refuse a branch or a name that cannot be saved, before anything is made for it."""
     if name is not None:
         parse_name("checkpoint", name)
     branch = running_branch(context, session, branch_name)

@@ -1,7 +1,7 @@
-"""Suspend a session to disk: nothing of it runs until :mod:`waypoint.session.lifecycle.resume` brings it back.
+"""Suspend a session to disk: nothing of it runs until :mod:`waypoint.session.lifecycle.resume` restores it.
 
-Every live branch is saved and stands still until all are; then one transaction makes all of them *suspended*, and what
-ran of them is removed. So a session never rests in part because one of its branches could not be saved.
+Every live branch is saved and stays frozen until all are; then one transaction makes all of them *suspended*, and what
+ran of them is removed. So a session is never suspended in part because one of its branches could not be saved.
 """
 
 from contextlib import ExitStack
@@ -25,7 +25,7 @@ _BRANCH_PART_MAX = 40  # of a branch's name in that of its checkpoint; names hav
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Suspending:
-    """A branch that is about to rest, and the checkpoint that was made of it, if one was."""
+    """A branch that is being suspended, and the checkpoint that was made of it, if one was."""
 
     branch: BranchRecord
     operation: Operation
@@ -35,10 +35,10 @@ class _Suspending:
 def suspend_session(
     context: Context, session: SessionRecord, *, drop: bool = False
 ) -> list[CheckpointRecord]:
-    """End every live branch; the points at which they will come back.
+    """Suspend every live branch; return the checkpoints at which they will be restored.
 
-    Each is saved first. With ``drop`` it is not: it comes back where it was last saved, or, if it never was, anew
-    from its base. If this fails before all are saved, all run on.
+    Each is saved first. With ``drop`` it is not: it will be restored where it was last saved, or, if it never was,
+    start again from its base. If this fails before all are saved, all keep running.
     """
     _ = context.platform  # mounts the pool if need be
     with ExitStack() as stack:
@@ -55,16 +55,18 @@ def suspend_session(
         ]
         if not drop:
             _require_running(context, session, live)
-        going = [_prepare(context, session, branch, locks[branch.name], stack, drop=drop) for branch in live]
-        if not going:
+        suspending = [
+            _prepare(context, session, branch, locks[branch.name], stack, drop=drop) for branch in live
+        ]
+        if not suspending:
             return []
-        with going[0].operation.timeline.step("sync"):
+        with suspending[0].operation.timeline.step("sync"):
             sync_file_system(context.layout.pool)
-        _publish(context, session, going)
-        for one in going:
-            one.operation.finish()  # as long as the branches are frozen
-    gone = {one.branch.name for one in going}
-    heads = {branch.head for branch in context.catalogue.branches(session.id) if branch.name in gone}
+        _publish(context, session, suspending)
+        for one in suspending:
+            one.operation.finish()  # while the branches are still frozen
+    names = {one.branch.name for one in suspending}
+    heads = {branch.head for branch in context.catalogue.branches(session.id) if branch.name in names}
     return [checkpoint for checkpoint in context.catalogue.checkpoints(session.id) if checkpoint.id in heads]
 
 
@@ -86,7 +88,7 @@ def _prepare(
     *,
     drop: bool,
 ) -> _Suspending:
-    """Save the branch, which stands still until ``stack`` lets it go."""
+    """Save the branch, which stays frozen until ``stack`` is closed."""
     saving = None
     if not drop:
         saving = Saving(
@@ -116,12 +118,12 @@ def _prepare(
     return _Suspending(branch=branch, operation=operation, checkpoint=checkpoint)
 
 
-def _publish(context: Context, session: SessionRecord, going: list[_Suspending]) -> None:
+def _publish(context: Context, session: SessionRecord, suspending: list[_Suspending]) -> None:
     with (
-        going[0].operation.timeline.step("publish"),
+        suspending[0].operation.timeline.step("publish"),
         context.catalogue.transaction(survives_power_failure=True),
     ):
-        for one in going:
+        for one in suspending:
             head = one.branch.head
             if one.checkpoint is None:
                 require_publishable(context, session.id)

@@ -1,8 +1,8 @@
-"""Ports of a branch that the host's loopback leads to: ``waypoint expose`` and ``waypoint ports``.
+"""Port forwards from the host's loopback to branches: ``waypoint expose`` and ``waypoint ports``.
 
-What is to lead where is in the catalogue. One background process for each session that has any such port does it
-(:mod:`waypoint.session.background.forwarder`); killed, it is started again by the next operation. It is told of changes by
-its *bell*, a socket: whoever rings has it look at the catalogue, and learns what it could not do.
+The catalogue says which port is forwarded where. One background process for each session with exposed ports does it
+(:mod:`waypoint.session.background.forwarder`); if it is killed, the next operation starts it again. It learns of
+changes by its *bell*, a socket: when rung, it reads the catalogue, and answers with the ports that it could not open.
 """
 
 import logging
@@ -19,7 +19,7 @@ from waypoint.kernel.network.ports_in_use import listening_ports
 from waypoint.kernel.processes.programs import detach
 from waypoint.model import NetworkMode, PortRecord, SessionRecord
 from waypoint.session.context import Context
-from waypoint.session.network.network_repair import mend_networks
+from waypoint.session.network.network_repair import repair_networks
 from waypoint.store.lock import forwarder_lock, locked
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "ensure_forwarder",
     "expose_port",
     "exposed_ports",
-    "lead_again",
+    "restore_port_forwards",
     "settle_forwarder",
     "unexpose_port",
 ]
@@ -40,12 +40,12 @@ LOOPBACK = "127.0.0.1"
 PORT_MAX = 65535
 END_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 10.0
-TRIES = 3  # the forwarder may be just ending because the last port was taken from it
+TRIES = 3  # the forwarder may be just ending because its last port was removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExposedPort:
-    """``host_port`` of the host's loopback leads to ``port`` of a branch, where something listens now or not."""
+    """``host_port`` of the host's loopback is forwarded to ``port`` of a branch, even if nothing listens there now."""
 
     branch: str
     port: int
@@ -56,7 +56,7 @@ class ExposedPort:
 def expose_port(
     context: Context, session: SessionRecord, branch: str, port: int, host_port: int | None = None
 ) -> PortRecord:
-    """Let a port of the host's loopback lead to the branch's ``port``: the same number if it is free."""
+    """Forward a port of the host's loopback to the branch's ``port``: by default the same number if it is free."""
     for number in (port,) if host_port is None else (port, host_port):
         if not 0 < number <= PORT_MAX:
             raise UsageError(f"{number} is not a port", hint=f"a number from 1 to {PORT_MAX}")
@@ -72,7 +72,7 @@ def expose_port(
             raise AlreadyExists(
                 "exposed port",
                 str(port),
-                hint=f"{LOOPBACK}:{known.host_port} leads to it: waypoint ports {session.id}",
+                hint=f"{LOOPBACK}:{known.host_port} is forwarded to it: waypoint ports {session.id}",
             )
     free = _free_port(port, host_port, context.catalogue.host_ports())
     record = PortRecord(session_id=session.id, branch=branch, port=port, host_port=free)
@@ -88,7 +88,7 @@ def expose_port(
 
 
 def unexpose_port(context: Context, session: SessionRecord, branch: str, port: int) -> None:
-    """Let nothing lead to the branch's ``port`` any more; connections under way end."""
+    """Stop forwarding to the branch's ``port``; open connections end."""
     for record in context.catalogue.ports(session.id):
         if (record.branch, record.port) == (branch, port):
             context.catalogue.remove_port(record)
@@ -99,7 +99,7 @@ def unexpose_port(context: Context, session: SessionRecord, branch: str, port: i
 
 def exposed_ports(context: Context, session: SessionRecord) -> list[ExposedPort]:
     ensure_forwarder(context, session)
-    mend_networks(context, session)
+    repair_networks(context, session)
     pids = {
         branch.name: branch.init_pid
         for branch in context.catalogue.branches(session.id)
@@ -117,21 +117,21 @@ def exposed_ports(context: Context, session: SessionRecord) -> list[ExposedPort]
 
 
 def ensure_forwarder(context: Context, session: SessionRecord) -> None:
-    """Start the session's forwarder if it has something to do and is not there."""
-    if context.catalogue.live_ports(session.id) and not _is_there(context, session):
+    """Start the session's forwarder if it has something to do and does not run."""
+    if context.catalogue.live_ports(session.id) and not _is_running(context, session):
         os.close(_start(context, session))
 
 
-def lead_again(context: Context, session: SessionRecord) -> None:
-    """Branches are back: return when their ports lead to them again. A port that someone else has by now is named."""
+def restore_port_forwards(context: Context, session: SessionRecord) -> None:
+    """After branches were resumed: return when their ports are forwarded again. Warn of ports that are taken by now."""
     if not context.catalogue.live_ports(session.id):
         return
     for port, reason in _ring(context, session).items():
-        log.warning("port %d of the host does not lead to session %s: %s", port, session.id, reason)
+        log.warning("port %d of the host is not forwarded to session %s: %s", port, session.id, reason)
 
 
 def settle_forwarder(context: Context, session_id: str) -> None:
-    """Ports were taken away: return when the forwarder, if there is one, has let go of them, or has ended."""
+    """After ports were removed: return when the forwarder, if there is one, has closed them or has ended."""
     path = context.layout.lock(forwarder_lock(session_id))
     if not path.exists():
         return
@@ -139,7 +139,7 @@ def settle_forwarder(context: Context, session_id: str) -> None:
     if context.catalogue.live_ports(session_id):
         return
     with locked(path, what=f"the forwarder of session {session_id}", timeout_s=END_TIMEOUT_S):
-        bell_path(context, session_id).unlink(missing_ok=True)  # one that was killed has left them
+        bell_path(context, session_id).unlink(missing_ok=True)  # left by a forwarder that was killed
         path.unlink(missing_ok=True)
 
 
@@ -148,7 +148,7 @@ def bell_path(context: Context, session_id: str) -> Path:
 
 
 def _free_port(port: int, host_port: int | None, promised: Set[int]) -> int:
-    """The port of the host to use; one that leads to another branch already is promised to that."""
+    """The port of the host to use, none of those ``promised`` to other branches."""
     if host_port is not None:
         return _bindable(host_port, promised)
     try:
@@ -159,12 +159,12 @@ def _free_port(port: int, host_port: int | None, promised: Set[int]) -> int:
 
 def _bindable(number: int, promised: Set[int]) -> int:
     if number in promised:
-        raise _taken(number, "it leads to another branch: waypoint ports")
+        raise _taken(number, "it is forwarded to another branch: waypoint ports")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, number))
-            probe.listen()  # two can be bound so at once, but not listen
+            probe.listen()  # two sockets can be bound to it like this, but only one can listen
         except OSError as error:
             raise _taken(number, error.strerror or str(error)) from error
         return int(probe.getsockname()[1])
@@ -177,7 +177,7 @@ def _taken(host_port: int, reason: str) -> Busy:
     )
 
 
-def _is_there(context: Context, session: SessionRecord) -> bool:
+def _is_running(context: Context, session: SessionRecord) -> bool:
     path = context.layout.lock(forwarder_lock(session.id))
     if not path.exists():
         return False
@@ -189,7 +189,7 @@ def _is_there(context: Context, session: SessionRecord) -> bool:
 
 
 def _start(context: Context, session: SessionRecord) -> int:
-    """Start it; what is returned can be read to its end when it answers, or has ended."""
+    """Start the forwarder; the descriptor returned is at end of file when it can be asked, or has ended."""
     ready, ready_end = os.pipe()
     try:
         detach(
@@ -208,7 +208,7 @@ def _start(context: Context, session: SessionRecord) -> int:
 
 
 def _ring(context: Context, session: SessionRecord) -> dict[int, str]:
-    """Have the forwarder look at the catalogue; the ports of the host that it cannot have, and why."""
+    """Make the forwarder read the catalogue; return the ports of the host that it cannot open, and why."""
     for _ in range(TRIES):
         answer = _ask(context, session.id)
         if answer is not None:
@@ -222,13 +222,13 @@ def _ring(context: Context, session: SessionRecord) -> dict[int, str]:
 
 
 def _ask(context: Context, session_id: str) -> dict[int, str] | None:
-    """Ring; None if nobody answers."""
+    """Ring the bell and return what the forwarder answers; None if nobody answers."""
     path = bell_path(context, session_id)
     directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     with suppress(OSError), socket.socket(socket.AF_UNIX) as bell:
         try:
             bell.settimeout(ANSWER_TIMEOUT_S)
-            bell.connect(f"/proc/self/fd/{directory}/{path.name}")  # sun_path has no room for a long one
+            bell.connect(f"/proc/self/fd/{directory}/{path.name}")  # sun_path cannot hold a long path
             text = b"".join(iter(lambda: bell.recv(4096), b"")).decode()
         finally:
             os.close(directory)

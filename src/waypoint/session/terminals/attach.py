@@ -1,7 +1,7 @@
-"""A person at a terminal of a branch: their own terminal becomes its window.
+"""Attach a person's own terminal to a terminal of a branch: it becomes its window.
 
-What they type goes in, what it prints comes out, unchanged. Checkpoints of the branch pass unnoticed. When
-it is restored, their screen is drawn anew as it was at that point, and typing goes on.
+What they type goes in, what it prints comes out, unchanged. Checkpoints of the branch pass unnoticed. When the
+branch is restored, their screen is drawn again as it was at that point, and they can keep typing.
 """
 
 import fcntl
@@ -39,7 +39,7 @@ _READ_BYTES = 4096
 _QUEUE_BYTES_MAX = 1 << 20  # of a paste that the terminal has not taken yet
 _TRY_AGAIN_MS = 50
 NOTICE_S = 4.0
-# Leave whatever a full-screen program had set on the person's own terminal.
+# Undo whatever a full-screen program had set on the person's own terminal.
 _RESET = b"\x1b[0m\x1b[?1000;1002;1003;1006;2004;1l\x1b>\x1b[r\x1b[?1049l\x1b[?25h\r\n"
 
 
@@ -61,7 +61,7 @@ def attach(
 ) -> str:
     """Connect the caller's terminal (descriptors ``keyboard`` and ``window``) with one of a branch.
 
-    ``notice`` stands in the last row for some seconds, or until a key is pressed.
+    ``notice`` is shown in the last row for some seconds, or until a key is pressed.
     Returns why it ended: ``detached``, ``exited`` (its shell has ended), ``closed``, or ``hung up``.
     """
     with TerminalView(address, terminal) as view, _raw(keyboard), _resizes() as resized:
@@ -90,23 +90,24 @@ class _Attachment:
         self._typed = bytearray()
         self._is_blocked = False
         self._must_fit = True
-        self._is_foreign_below = False
+        self._is_normal_screen_stale = False
         self._end = "exited" if view.status.state == TerminalState.DEAD else ""
 
     def run(self, resized: int) -> str:
         try:
             self._redraw()
             while not self._end:
-                self._turn(resized)
+                self._take_turn(resized)
         finally:
             self._show(_RESET)
         return self._end
 
-    def _turn(self, resized: int) -> None:
+    def _take_turn(self, resized: int) -> None:
         if self._must_fit:
             self._fit()
-        for event in self._view.events(0.0):  # what a request has left in our buffer, where no poll sees it
-            self._happened(event)
+        # First the frames that a request has left in our buffer, which poll does not see.
+        for event in self._view.events(0.0):
+            self._handle(event)
         if self._end:
             return
         poll = select.poll()
@@ -114,12 +115,12 @@ class _Attachment:
             poll.register(self._keyboard, select.POLLIN)
         poll.register(self._view.fileno(), select.POLLIN)
         poll.register(resized, select.POLLIN)
-        ready = {fd for fd, _ in poll.poll(self._patience_ms())}
+        ready = {fd for fd, _ in poll.poll(self._poll_timeout_ms())}
         if self._notice and time.monotonic() >= self._notice_until:
             self._clear_notice()
         if self._view.fileno() in ready:
             for event in self._view.events(None):
-                self._happened(event)
+                self._handle(event)
         if resized in ready:
             os.read(resized, _READ_BYTES)
             self._must_fit = True
@@ -131,7 +132,7 @@ class _Attachment:
     def _read_keys(self) -> None:
         try:
             keys = os.read(self._keyboard, _READ_BYTES)
-        except OSError:  # the person's own terminal is gone
+        except OSError:  # the person's own terminal was closed
             keys = b""
         self._clear_notice()
         before, key, _ = keys.partition(self._detach_key)
@@ -158,7 +159,7 @@ class _Attachment:
             self._request(encode_resize(self._view.terminal, *size))
 
     def _request(self, frame: bytes) -> InitRefused | None:
-        """Send a request and see it answered once, whatever happens to the connection."""
+        """Send a request and wait until it is answered once, whatever happens to the connection."""
         meanwhile: list[Event] = []
         try:
             with self._view.address.gate():
@@ -173,22 +174,22 @@ class _Attachment:
                         if isinstance(event, (Replaced, Ended)):
                             return None
         finally:
-            # Not before: a window that takes nothing must not hold the gate, and with it all checkpoints.
+            # Only after the gate: a window that takes nothing must not hold the gate, and with it all checkpoints.
             for event in meanwhile:
-                self._happened(event)
+                self._handle(event)
 
-    def _happened(self, event: Event) -> None:
+    def _handle(self, event: Event) -> None:
         if isinstance(event, Printed):
             if self._notice:
                 self._redraw()
             else:
                 self._show(event.data)
-            if self._is_foreign_below and not self._view.is_alternate():
+            if self._is_normal_screen_stale and not self._view.is_alternate():
                 self._redraw()
         elif isinstance(event, Redrawn):
             self._redraw()
         elif isinstance(event, Replaced):
-            self._typed.clear()  # it was meant for what is gone
+            self._typed.clear()  # it was meant for the state before the restore
             self._must_fit = True
             self._redraw()
         elif isinstance(event, Ended):
@@ -198,20 +199,20 @@ class _Attachment:
 
     def _redraw(self) -> None:
         self._show(redraw(self._view.screen()))
-        # Below a full-screen program the window has not what the branch's terminal has there.
-        self._is_foreign_below = self._view.is_alternate()
+        # Below a full-screen program the window does not have what the branch's terminal has there.
+        self._is_normal_screen_stale = self._view.is_alternate()
         if self._notice:
             rows, columns = _window_size(self._window)
             text = f" {self._notice} "[:columns].encode()
             self._show(b"\x1b7\x1b[%d;1H\x1b[7m%s\x1b[0m\x1b8" % (rows, text))
 
     def _clear_notice(self) -> None:
-        """Show what the notice stands on."""
+        """Remove the notice and show what it covered."""
         if self._notice:
             self._notice = ""
             self._redraw()
 
-    def _patience_ms(self) -> float | None:
+    def _poll_timeout_ms(self) -> float | None:
         if self._is_blocked:
             return _TRY_AGAIN_MS
         return max(0.0, self._notice_until - time.monotonic()) * 1000 if self._notice else None

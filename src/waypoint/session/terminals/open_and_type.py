@@ -1,4 +1,4 @@
-"""The terminals of a branch, as an agent uses them: open, close, type. :mod:`waypoint.session.terminals.screen` is the rest."""
+"""Open and close terminals of a branch, and type into them. To read them: :mod:`waypoint.session.terminals.screen`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -50,9 +50,9 @@ def new_terminal(
     env: Mapping[str, str] | None = None,
     attended: bool | None = None,
 ) -> None:
-    """Open a terminal with a shell in it. A name whose shell has ended gets a fresh one.
+    """Open a terminal with a shell in it. A terminal whose shell has ended gets a fresh one.
 
-    What is not said here is as the session was made.
+    What is left out is as in the session's settings.
     """
     parse_name("terminal", name)
     settings = session_settings(address.catalogue, address.session_id)
@@ -101,7 +101,7 @@ def close_terminal(address: BranchAddress, name: str) -> None:
 
 
 def resize_terminal(address: BranchAddress, name: str, size: WindowSize) -> None:
-    """Programs in it are told (SIGWINCH)."""
+    """Set the size of a terminal; its programs get SIGWINCH."""
     checked_size(size)
     _ask(address, name, encode_resize(name, *size))
 
@@ -127,7 +127,8 @@ def send_keys(address: BranchAddress, terminal: str, words: Sequence[str], *, li
 def checked_size(size: WindowSize) -> None:
     if not all(1 <= side <= SIZE_MAX for side in size):
         raise UsageError(
-            f"a size of {size[1]}x{size[0]}", hint=f"columns x rows, each from 1 to {SIZE_MAX}: 120x40"
+            f"a size of {size[1]}x{size[0]} is out of range",
+            hint=f"columns x rows, each from 1 to {SIZE_MAX}: 120x40",
         )
 
 

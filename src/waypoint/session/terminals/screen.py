@@ -1,4 +1,4 @@
-"""What a terminal shows, and waiting until it shows something. Needs the emulator, which few verbs do."""
+"""Read what a terminal shows, and wait until it shows something. Needs the emulator, which few verbs do."""
 
 import re
 import time
@@ -20,7 +20,7 @@ WAIT_HISTORY = 2000  # lines that may scroll by between two looks at the screen
 def read_screen(address: BranchAddress, terminal: str, scrollback: int = 0) -> Screen:
     """What the terminal shows now, and the last ``scrollback`` lines above it."""
     if not 0 <= scrollback <= SCROLLBACK_MAX:
-        raise UsageError(f"{scrollback} lines of scrollback", hint=f"0 to {SCROLLBACK_MAX}")
+        raise UsageError(f"a scrollback of {scrollback} lines is out of range", hint=f"0 to {SCROLLBACK_MAX}")
     with TerminalView(address, terminal, history=scrollback) as view:
         return view.screen(scrollback)
 
@@ -42,8 +42,8 @@ def wait_for(
     if (text is not None) + (idle_ms is not None) + exit != 1:
         raise UsageError("wait for one of: text, idle, exit", hint="waypoint wait-for --help")
     checked_timeout(timeout_s)
-    if idle_ms is not None and not idle_ms >= 0:  # also "nan", which would never come
-        raise UsageError(f"a silence of {idle_ms} ms", hint="0 or more milliseconds")
+    if idle_ms is not None and not idle_ms >= 0:  # also "nan", a silence that would never be reached
+        raise UsageError(f"a silence of {idle_ms} ms is out of range", hint="0 or more milliseconds")
     pattern = _pattern(text)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     with TerminalView(address, terminal, history=WAIT_HISTORY) as view:
@@ -58,7 +58,7 @@ def wait_for(
                 return view.screen()
             if deadline is not None and now >= deadline:
                 raise WaitTimedOut(
-                    f"{_wish(text, idle_ms)} in terminal {terminal!r} of {address.where} in {timeout_s:g} s"
+                    f"{_unmet_condition(text, idle_ms)} in terminal {terminal!r} of {address.where} in {timeout_s:g} s"
                 )
             limits = [deadline, quiet_since + idle_ms / 1000 if idle_ms is not None else None]
             nearest = min((limit for limit in limits if limit is not None), default=None)
@@ -80,11 +80,11 @@ def _pattern(text: str | None) -> re.Pattern[str] | None:
 
 
 def _text_since(view: TerminalView) -> str:
-    """What the screen shows, and what has scrolled off it since we look."""
+    """What the screen shows, and what has scrolled off it since we began to watch."""
     return searchable_text(view.screen(min(view.scrolled(), WAIT_HISTORY)))
 
 
-def _wish(text: str | None, idle_ms: float | None) -> str:
+def _unmet_condition(text: str | None, idle_ms: float | None) -> str:
     if text is not None:
         return f"nothing matched {text!r}"
     return f"no {idle_ms:g} ms of silence" if idle_ms is not None else "the command did not end"

@@ -1,6 +1,6 @@
-"""A terminal of a branch, watched: what it shows is kept up to date in an emulator of our own.
+"""Watch a terminal of a branch: keep what it shows up to date in an emulator of our own.
 
-It goes on through checkpoints of the branch. When the branch is restored, the view becomes the restored
+Watching continues through checkpoints of the branch. When the branch is restored, the view becomes the restored
 terminal's, from the output that init had kept in the checkpoint.
 """
 
@@ -44,7 +44,7 @@ class Printed:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The state, the size or the job of the terminal is another."""
+    """The state, the size or the job of the terminal has changed."""
 
     status: TerminalStatus
 
@@ -56,7 +56,7 @@ class Redrawn:
 
 @dataclass(frozen=True, slots=True)
 class Reconnected:
-    """A checkpoint has cut the connection; answers that were due will not come."""
+    """A checkpoint has cut the connection; pending answers will not come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Init answers what was sent to it through this view; ``refusal`` if it would not."""
+    """Init has answered a request that was sent through this view, with a ``refusal`` if it refused."""
 
     refusal: InitRefused | None
 
@@ -80,7 +80,7 @@ Event = Printed | Changed | Redrawn | Reconnected | Replaced | Ended | Answered
 
 
 class TerminalView:
-    """A context manager: leaving it lets go of the connection and the emulator."""
+    """A context manager: leaving it closes the connection and the emulator."""
 
     def __init__(self, address: BranchAddress, terminal: str, *, history: int = 0) -> None:
         self.address = address
@@ -92,14 +92,14 @@ class TerminalView:
         try:
             self._replay()
         except BaseException:
-            self._let_go()
+            self._close()
             raise
 
     def __enter__(self) -> "TerminalView":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._let_go()
+        self._close()
 
     def fileno(self) -> int:
         return self._connection().fileno()
@@ -119,17 +119,17 @@ class TerminalView:
         return self._emulator.scrolled
 
     def send(self, frame: bytes) -> None:
-        """Send a request about the terminal; Answered comes among the events.
+        """Send a request about the terminal; its answer is the event Answered.
 
-        While the gate is held no checkpoint can come between: Reconnected then means that it was not received.
+        While the gate is held no checkpoint can come between: Reconnected then means that init did not receive it.
         """
         try:
             self._connection().send(frame)
         except ConnectionLost:
-            return  # the events will tell
+            return  # events() notices it
 
     def events(self, timeout_s: float | None) -> Iterator[Event]:
-        """What has happened: wait for the first for ``timeout_s``, then give all that are there."""
+        """Wait up to ``timeout_s`` for the first event, then yield all that have arrived."""
         try:
             frame = self._connection().next_frame(timeout_s)
             while True:
@@ -138,7 +138,7 @@ class TerminalView:
         except TimeoutError:
             return
         except ConnectionLost:
-            yield from self._come_back()
+            yield from self._recover_connection()
 
     def _take(self, kind: int, payload: bytes) -> Event:
         assert self._emulator is not None
@@ -163,17 +163,17 @@ class TerminalView:
             return Ended()
         raise ProtocolError(f"frame {kind:#x} while watching a terminal")
 
-    def _come_back(self) -> Iterator[Event]:
-        """Reconnect after a checkpoint, or to what the branch has become."""
+    def _recover_connection(self) -> Iterator[Event]:
+        """Reconnect after a checkpoint; after a restore, begin again with the restored terminal."""
         if self._reconnect():
             yield Reconnected()
             return
-        self._let_go()
+        self._close()
         self._replay()
         yield Replaced()
 
     def _reconnect(self) -> bool:
-        """Watch on from where we were; False if the branch is another by now."""
+        """Continue to watch from where we were; False if the branch has another incarnation by now."""
         self._connection().close()
         with self.address.gate():
             if self.address.incarnation() != self._incarnation:
@@ -184,7 +184,7 @@ class TerminalView:
     def _replay(self) -> None:
         """Show all that init has kept of the terminal's output."""
         while not self._try_replay():
-            self._let_go()
+            self._close()
 
     def _try_replay(self) -> bool:
         with self.address.gate():
@@ -218,7 +218,7 @@ class TerminalView:
         assert self._client is not None
         return self._client
 
-    def _let_go(self) -> None:
+    def _close(self) -> None:
         if self._client is not None:
             self._client.close()
         if self._emulator is not None:
