@@ -7,7 +7,7 @@ __all__ = ["run_on_bare_pty"]
 
 
 def run_on_bare_pty(*command: str) -> int:
-    """Read all that ``command`` writes to a terminal; how many bytes."""
+    """Read all that ``command`` writes to a terminal; return how many bytes that is."""
     master, slave = os.openpty()
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave)
     os.close(slave)
@@ -15,7 +15,7 @@ def run_on_bare_pty(*command: str) -> int:
     try:
         while data := os.read(master, 1 << 16):
             total += len(data)
-    except OSError:  # EIO: the last one who could write has gone
+    except OSError:  # EIO: the last process that could write has ended
         pass
     finally:
         os.close(master)

@@ -1,8 +1,8 @@
 """What each sort of quota costs the pool: the numbers behind docs/adr/0009-disk-limit-by-simple-quotas.md.
 
-Makes one btrfs for each sort, all mounted at once, with a layer of 1.2 GB in 20 000 files, and lets each in turn go
-through the rounds of a session: write, flush, snapshot; every fifth round a checkpoint comes to life and is given up
-again. Needs root and 15 GB of free space; everything it makes is removed at the end.
+Makes one btrfs for each sort, all mounted at once, with a layer of 1.2 GB in 20 000 files, and does with each in turn
+the rounds of a session: write, flush, snapshot; every fifth round a checkpoint is restored and the restored layer
+deleted. Needs root and 15 GB of free space; everything it makes is removed at the end.
 
     python -m benchmarks.disk_quotas --dir /var/tmp/disk-quotas --rounds 100
 """

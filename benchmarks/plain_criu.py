@@ -47,7 +47,7 @@ def plain_dump(session: Session) -> DumpTimes:
 
 
 def plain_restore(session: Session, checkpoint: CheckpointRecord) -> float:
-    """``criu restore`` of a checkpoint on a root that is mounted already; the milliseconds it took."""
+    """``criu restore`` of a checkpoint on a root that is mounted already; return the milliseconds it took."""
     platform = session.context.platform
     incarnation = new_id()
     layout = platform.layout

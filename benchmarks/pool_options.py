@@ -30,7 +30,7 @@ SNAP_CREATE_V2 = 0x50009417
 SUBVOL_RDONLY = 2
 
 GIB = 1 << 30
-CHUNK = os.urandom(1 << 20)  # one random MiB: nothing for the compressor to win, as with real binaries
+CHUNK = os.urandom(1 << 20)  # one random MiB: nothing for the compressor to gain, as with real binaries
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -171,9 +171,9 @@ class Bench:
         self.times[label].append(timed_ms(action))
 
 
-def mounted(stack: ExitStack, variant: Variant, place: Path, size_bytes: int) -> Path:
-    place.mkdir(parents=True)
-    image, target = place / "pool.img", place / "mnt"
+def mounted(stack: ExitStack, variant: Variant, directory: Path, size_bytes: int) -> Path:
+    directory.mkdir(parents=True)
+    image, target = directory / "pool.img", directory / "mnt"
     target.mkdir()
     with image.open("wb") as stream:
         stream.truncate(size_bytes)

@@ -1,7 +1,7 @@
 """Kill the command line with SIGKILL at random moments, for a long time: ``make soak``.
 
 After each kill a command must find the session as it should be: the processes running, files and shell at the
-old point or at the new one, nothing half-made in the catalogue; at the end nothing of the killed ones is left.
+old point or at the new one, nothing half-made in the catalogue; at the end nothing of the killed commands is left.
 ``tests/kernel/test_crash.py`` is the short and systematic version.
 """
 
@@ -36,7 +36,7 @@ def main() -> int:
             rounds += 1
             verb = _choose(chance, session.id, rounds)
             _run_and_kill(state_dir, verb, chance.random() * KILL_WITHIN_S)
-            problems = _look(state_dir, session.id)
+            problems = _find_problems(state_dir, session.id)
             wrong += len(problems)
             for problem in problems:
                 print(f"round {rounds}, {verb}: {problem}", flush=True)
@@ -61,12 +61,12 @@ def _run_and_kill(state_dir: Path, verb: list[str], after_s: float) -> None:
     program = Path(sys.executable).with_name("waypoint")
     command = [str(program), "--state-dir", str(state_dir), *verb]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        time.sleep(after_s)  # the moment is what is tried, not a way to wait for something
+        time.sleep(after_s)  # the moment of the kill is what is tested; this waits for nothing
         process.send_signal(signal.SIGKILL)
 
 
-def _look(state_dir: Path, session_id: str) -> list[str]:
-    """What is wrong with the session now; forks are looked at and removed."""
+def _find_problems(state_dir: Path, session_id: str) -> list[str]:
+    """What is wrong with the session now; forks are checked and removed."""
     problems = []
     with Waypoint(state_dir) as waypoint:
         session = waypoint.session(session_id)
@@ -80,10 +80,10 @@ def _look(state_dir: Path, session_id: str) -> list[str]:
 
 
 def _strays(state_dir: Path, session_id: str) -> list[str]:
-    """Parts in the pool that belong to nothing."""
+    """Parts in the pool that belong to no branch and no checkpoint."""
     with Waypoint(state_dir) as waypoint:
         session: Session = waypoint.session(session_id)
-        session.snapshot()  # waits for, and settles, what was cut off last
+        session.snapshot()  # waits for the command that was killed last, and finishes or undoes what it began
         incarnations = {branch.record.incarnation for branch in session.branches()}
         checkpoints = {checkpoint.id for checkpoint in session.checkpoints()}
         layout = waypoint.context.layout

@@ -1,6 +1,6 @@
 """Why rolling back the database is not enough: a shop whose state is also in a file and in the memory of its server.
 
-An agent tries something that goes wrong. First only the database is put back, then the whole environment.
+An agent tries something that goes wrong. First only the database is restored, then the whole environment.
 Run as root: ``python examples/database_rollback.py [METHOD]`` (default: waypoint).
 """
 

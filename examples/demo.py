@@ -1,7 +1,7 @@
 """The main job of Waypoint, shown and checked step by step: run it with ``make demo``.
 
-A live terminal session is saved, damaged, brought back and branched four ways. Each promise is checked where
-it is made; one that is not kept is said so, and the exit code is then 1.
+A live terminal session is saved, damaged, restored and branched four ways. Each promise is checked where it is
+made; one that is not kept is reported, and the exit code is then 1.
 """
 
 import shutil
@@ -40,7 +40,7 @@ count() {{ local n=; until [ -n "$n" ]; do read -r n 2>/dev/null </tmp/count; do
 
 
 class Story:
-    """Tells what is shown and remembers whether every promise was kept."""
+    """Prints what is shown and remembers whether every promise was kept."""
 
     all_kept = True
     chapters = 0
@@ -60,11 +60,11 @@ class Story:
 
 def main() -> int:
     story = Story()
-    print("Waypoint: a live terminal session is saved, damaged, brought back and branched.")
+    print("Waypoint: a live terminal session is saved, damaged, restored and branched.")
     try:
         with waypoint.open() as wp:
             with workspace() as directory:
-                tell(story, wp, directory)
+                show(story, wp, directory)
             leave_host_as_found(wp)
     except waypoint.WaypointError as error:
         print(f"demo: {error}\n  hint: {error.hint}", file=sys.stderr)
@@ -86,7 +86,7 @@ def workspace() -> Iterator[Path]:
         shutil.rmtree(directory)
 
 
-def tell(story: Story, wp: waypoint.Waypoint, directory: Path) -> None:
+def show(story: Story, wp: waypoint.Waypoint, directory: Path) -> None:
     session = wp.create(directory)
     try:
         start_things(story, session)
@@ -139,7 +139,9 @@ def go_back(story: Story, session: waypoint.Session, ready: waypoint.CheckpointR
     story.check("the web server answers", output(session, "page") == "first version")
     now = int(output(session, "count"))
     wait_until(session, f"[ $(count) -gt {now} ]")
-    story.check(f"the counter goes on: it was past {counted} when saved, now it is at {now}", now >= counted)
+    story.check(
+        f"the counter continues: it was past {counted} when saved, now it is at {now}", now >= counted
+    )
 
 
 def take_path_b(story: Story, session: waypoint.Session) -> None:
@@ -168,7 +170,7 @@ def output(where: waypoint.Session | waypoint.Branch, command: str) -> str:
 
 
 def wait_until(session: waypoint.Session, condition: str) -> None:
-    """Let the shell try until ``condition`` is true; an error if it does not come true in time."""
+    """Let the shell try until ``condition`` is true; an error if that takes too long."""
     session.exec(f"until {condition}; do sleep 0.02; done", timeout_s=DEADLINE_S)
 
 
@@ -197,7 +199,7 @@ def leave_host_as_found(wp: waypoint.Waypoint) -> None:
         return
     try:
         wp.unmount_pool()
-    except Busy as busy:  # by somebody else on this host: no promise of ours
+    except Busy as busy:  # used by somebody else on this host: unmounting it was not promised
         print(f"\nThe session is gone; {busy}, so that stays mounted.")
     else:
         print("\nThe session is gone and the pool is unmounted: nothing runs, nothing is mounted.")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The walk-through of the README: build an image, take a wrong turn, go back, take the right one.
-# Prints each command and what it said. Needs root and `waypoint setup`; WAYPOINT says which program.
+# Prints each command and its output. Needs root and `waypoint setup`; WAYPOINT names the program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 WAYPOINT=${WAYPOINT:-waypoint}

@@ -1,4 +1,4 @@
-"""What the ledger promises, asked of the running server."""
+"""What the ledger promises, checked on the running server."""
 
 import json
 import re

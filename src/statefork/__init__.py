@@ -1,6 +1,6 @@
 """StateFork: one Python interface over every way to branch an environment.
 
-``create_env_manager(method=…)`` is the way in; docs/backends.md compares the methods.
+Start with ``create_env_manager(method=…)``; docs/backends.md compares the methods.
 """
 
 from statefork.backend import Backend, Capabilities, CommandResult

@@ -1,7 +1,7 @@
 """The shell inside an instance: our init is its first process and owns a terminal, so the shell is part of the state.
 
 A backend says how init's socket is reached (:class:`Agent` with a function that connects); everything else, running
-commands, time limits, letting go before a checkpoint, is the same for all of them.
+commands, time limits, disconnecting before a checkpoint, is the same for all of them.
 """
 
 import shlex
@@ -77,14 +77,14 @@ class Agent:
 
 
 def _next_move(error: WaypointError) -> str:
-    """What can be done here; the hints of an error about a session name commands for sessions, and this is none."""
+    """What can be done here. The hints of errors about sessions name commands for sessions, and this is not one."""
     if isinstance(error, Busy):
         return "wait until that has ended, or restore a snapshot"
     return "restore a snapshot" if isinstance(error, SessionError | ShellError) else error.hint
 
 
 class _InstanceAddress(BranchAddress):
-    """An instance as a place where commands run. StateFork runs one at a time in each, so there is nothing to lock."""
+    """How commands reach an instance. StateFork runs one at a time in each, so there is nothing to lock."""
 
     def __init__(self, where: str, connect: Connect) -> None:
         self.where = where

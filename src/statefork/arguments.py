@@ -1,4 +1,4 @@
-"""What callers may say, the same on every backend. Whatever makes no sense is refused before anything is done."""
+"""Check what callers pass, alike for every backend: what makes no sense is refused before anything is done."""
 
 import posixpath
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ __all__ = [
 
 
 def check_command(command: object) -> None:
-    """A line for the shell, or the words of one command."""
+    """Accept a line for the shell, or the words of one command."""
     words: Sequence[object] = ()
     if isinstance(command, str):
         words = (command,)
     elif isinstance(command, Sequence):
         words = command
     if not words or not all(isinstance(word, str) for word in words):
-        raise WrongUse(f"{command!r} is no command", hint="a line for the shell, or a list of words")
+        raise WrongUse(f"{command!r} is not a command", hint="a line for the shell, or a list of words")
     if any("\0" in str(word) for word in words):
         raise WrongUse("a command cannot hold a zero byte", hint="write the data to a file and copy it in")
 
@@ -36,7 +36,7 @@ def check_timeout(timeout_s: object) -> None:
 
 
 def check_path(path: object) -> None:
-    """An absolute path in the environment; not its root, which is nobody's to replace."""
+    """Accept an absolute path in the environment, but not its root, which cannot be replaced."""
     if not isinstance(path, str) or not path.startswith("/") or "\0" in path:
         raise WrongUse(f"{path!r} is not an absolute path", hint="paths in the environment begin with /")
     if posixpath.normpath(path).strip("/") == "":
@@ -44,11 +44,11 @@ def check_path(path: object) -> None:
 
 
 def check_fork(n: object, ids: Sequence[str] | None) -> None:
-    """So many new branches, or those with these ids."""
+    """Accept a number of new branches, or their ids."""
     if ids is not None:
         _check_branch_ids(ids)
     if not isinstance(n, int) or (n if ids is None else len(ids)) < 1:
-        raise WrongUse("at least one branch must be asked for", hint="n=2, or ids=['a', 'b']")
+        raise WrongUse("a fork makes at least one branch", hint="n=2, or ids=['a', 'b']")
     if ids is not None and n not in (1, len(ids)):
         raise WrongUse(f"{n} branches but {len(ids)} ids")
 
@@ -59,7 +59,7 @@ def _check_branch_ids(ids: object) -> None:
         or not isinstance(ids, Sequence)
         or not all(isinstance(name, str) for name in ids)
     ):
-        raise WrongUse(f"{ids!r} is no list of branch ids", hint="ids=['a', 'b']")
+        raise WrongUse(f"{ids!r} is not a list of branch ids", hint="ids=['a', 'b']")
     try:
         for name in ids:
             parse_name("branch", name)
@@ -75,9 +75,9 @@ def check_snapshot_id(snapshot_id: str) -> str:
 
 
 def as_number(name: str, value: object) -> int:
-    """An option that is a whole number; the command line gives it as text."""
+    """The value of an option that is a whole number; the command line gives it as text."""
     if isinstance(value, int):
         return value
     if isinstance(value, str) and value.isdecimal():
         return int(value)
-    raise WrongUse(f"{name}={value!r} is no number", hint=f"{name}=1234")
+    raise WrongUse(f"{name}={value!r} is not a whole number", hint=f"{name}=1234")

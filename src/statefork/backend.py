@@ -35,7 +35,7 @@ Handle = Mapping[str, str | int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What comes back with a restored snapshot, and how branches can live.
+    """What is restored with a snapshot, and how branches can live.
 
     Every claim is proved by the contract tests, and what is not claimed is proved to be absent.
     """
@@ -98,7 +98,7 @@ class Backend(ABC):
     ``home`` is a directory of the environment's own; ``tag`` is unique and may be part of names that all processes of the
     host share (containers, images). Methods raise BackendFailed, and what they began is undone then. They are called by
     several threads at once, but never twice at the same time for one instance; only ``discard`` and ``close`` may come while
-    a command or a copy goes on in it, which ends then.
+    a command or a copy runs in it, which ends then.
     """
 
     name: str
@@ -106,9 +106,9 @@ class Backend(ABC):
     runs_programs = True
     """Whether a command can be any program; else only what the backend itself knows."""
     path_options: tuple[str, ...] = ()
-    """The options that name a place on the host which is used again when the environment is opened."""
+    """The options that name a path on the host which is used again when the environment is opened."""
     program_options: tuple[str, ...] = ()
-    """Those that name a program: a place if there is a slash in it, else a name to be looked up."""
+    """Those that name a program: a path if there is a slash in it, else a name to be looked up."""
 
     def __init__(self, home: Path, tag: str) -> None:
         self.home = home
@@ -133,7 +133,7 @@ class Backend(ABC):
 
     @classmethod
     def settled(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options as they are recorded: they mean the same to whoever opens the environment, wherever that is."""
+        """The options as they are recorded: they mean the same to whoever opens the environment, in any directory."""
 
         def settle(name: str, value: Any) -> Any:
             is_path = name in cls.path_options or (name in cls.program_options and os.sep in str(value))
@@ -151,42 +151,42 @@ class Backend(ABC):
         """Make the first instance, ready to run commands."""
 
     def attach(self) -> Instance:
-        """Take over the environment that the options name; it was made by someone else and is left to them at the end."""
+        """Take over the environment that the options name. Someone else made it, and it is left to them at the end."""
         raise Unsupported(self.name, "attach to an environment that exists")
 
     @classmethod
     def identity(cls, options: Mapping[str, object]) -> str | None:
-        """What names the environment that is attached to, so that its history is found again."""
+        """What identifies the environment that is attached to, so that its history is found again."""
         return None
 
     def is_still(self, instance: Instance) -> bool:
-        """Whether what was attached to, and is ``instance`` now, is still what the options name: names are given again."""
+        """Whether ``instance``, attached to earlier, is still what the options name: names are used again."""
         return True
 
     @abstractmethod
     def snapshot(self, instance: Instance, snapshot_id: str) -> Image:
-        """Save the instance, which goes on."""
+        """Save the instance, which keeps running."""
 
     def park(self, instance: Instance, snapshot_id: str) -> Image:
-        """Save the instance as the last thing that it does; by default it goes on until it is discarded, which follows."""
+        """Save the instance, which is discarded next; by default it keeps running until then."""
         return self.snapshot(instance, snapshot_id)
 
     @abstractmethod
     def spawn(self, image: Image, branch_id: str) -> Instance:
-        """Bring an image to life as a new instance, ready to run commands, beside those that live."""
+        """Start a new instance from an image, ready to run commands, in addition to those that live."""
 
     def replace(self, instance: Instance, image: Image, branch_id: str) -> Instance:
-        """Make the instance that image; by default a new one takes its place. On failure the old one lives on."""
+        """Bring the instance back to an image; by default a new one replaces it. On failure the old one lives on."""
         return self.supersede(instance, self.spawn(image, branch_id))
 
     def supersede(self, instance: Instance, successor: Instance) -> Instance:
-        """Let ``successor`` take the place of ``instance``, which ends."""
+        """Replace ``instance``, which ends, by ``successor``."""
         self.discard(instance)
         return successor
 
     @abstractmethod
     def run(self, instance: Instance, command: Command, timeout_s: float | None) -> CommandResult:
-        """Run a command and return when it has ended. Raises CommandTimedOut when it was ended for that."""
+        """Run a command and return when it has ended. Raises CommandTimedOut if it took too long and was ended."""
 
     def copy_in(self, instance: Instance, source: Path, path: str) -> None:
         raise Unsupported(self.name, "copy files into the environment")
@@ -196,18 +196,18 @@ class Backend(ABC):
 
     @abstractmethod
     def discard(self, instance: Instance) -> None:
-        """End an instance and remove what it has; gone already is fine."""
+        """End an instance and remove what it has; it may have been removed already."""
 
     @abstractmethod
     def delete(self, image: Image) -> None:
-        """Remove an image; gone already is fine. Images made from it stay whole."""
+        """Remove an image; it may have been removed already. Images made from it stay whole."""
 
     def is_alive(self, instance: Instance) -> bool:
         """Whether commands can be run in it."""
         return True
 
     def image_sizes(self, image: Image) -> Mapping[str, int]:
-        """What an image takes on disk, where that is too much work to find out at each snapshot."""
+        """What an image takes on disk, for backends where finding out at each snapshot is too much work."""
         return image.sizes
 
     def process_id(self, instance: Instance) -> int | None:
@@ -215,7 +215,7 @@ class Backend(ABC):
         return None
 
     def known_images(self) -> list[tuple[Image, str | None]]:
-        """Images that the mechanism itself remembers, each with its parent's id; for an environment attached to."""
+        """Images that the mechanism itself remembers, each with its parent's id; for attached environments."""
         return []
 
     @abstractmethod

@@ -1,7 +1,8 @@
-"""What snapshots take on disk: of an environment, and, under the names that were published, of directories and images.
+"""What snapshots take on disk: those of an environment, and, under the published names, directories and images.
 
-A calculator is a function that gives the sizes of what is stored now, in bytes, by name; :meth:`BenchmarkStats.attach_size_calculator`
-takes any such function. The classes here are such functions with a name of their own.
+A calculator is a function that returns the sizes of what is stored now, in bytes, by name;
+:meth:`BenchmarkStats.attach_size_calculator` takes any such function. The classes here are such functions with a name
+of their own.
 """
 
 import os
@@ -27,7 +28,7 @@ __all__ = [
 
 STORAGE, FILESYSTEM, MEMORY = "STORAGE", "FILESYSTEM", "MEMORY"
 _LABELS = {"files": FILESYSTEM, "disk": FILESYSTEM, "memory": MEMORY, "state": MEMORY}
-"""Under what the parts of an image count, where a backend keeps files and memory."""
+"""The label for each part of an image, where a backend keeps both files and memory."""
 
 
 def snapshot_sizes(backend: Backend, images: Mapping[str, Image]) -> dict[str, dict[str, int]]:
@@ -44,12 +45,12 @@ def snapshot_sizes(backend: Backend, images: Mapping[str, Image]) -> dict[str, d
 def _sizes(backend: Backend, image: Image) -> Mapping[str, int]:
     try:
         return backend.image_sizes(image)
-    except StateForkError:  # its daemon or session is gone: what was known when it was made
+    except StateForkError:  # its daemon or session no longer exists: what was known when it was made
         return image.sizes
 
 
 class Calculator(ABC):
-    """Gives the sizes of something; ``name`` is what its numbers are called."""
+    """Returns the sizes of something; ``name`` labels its numbers."""
 
     def __init__(self, name: str = STORAGE) -> None:
         self.name = name
@@ -63,7 +64,7 @@ class Calculator(ABC):
 
 
 class FileSizeCalculator(Calculator):
-    """What lies in a directory: each file, and each directory with all below it."""
+    """What is in a directory: each file, and each directory with all below it."""
 
     def __init__(self, root_dir: str | Path) -> None:
         super().__init__()
@@ -76,7 +77,7 @@ class FileSizeCalculator(Calculator):
 
 
 class WaypointCalculator(Calculator):
-    """One part, such as ``upper`` or ``criu``, of everything that lies in a directory of checkpoints."""
+    """One part, such as ``upper`` or ``criu``, of everything in a directory of checkpoints."""
 
     def __init__(self, root_dir: str | Path, sub_dir: str, name: str = STORAGE) -> None:
         super().__init__(name)

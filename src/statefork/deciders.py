@@ -1,6 +1,6 @@
-"""When a snapshot is worth its cost: a decider says whether it is taken (physical) or noted down (virtual).
+"""When a snapshot is worth its cost: a decider says whether it is taken (physical) or only recorded (virtual).
 
-A virtual snapshot costs nothing now; to come back to it, the commands since the last physical one are run again.
+A virtual snapshot costs nothing now; to restore it, the commands since the last physical one are run again.
 """
 
 import os
@@ -110,7 +110,7 @@ def make_decider(name: str, *, threshold: float = 5.0) -> Decider:
 
 
 def _resident_mb(pid: int) -> float | None:
-    """The memory of a process and all its descendants; None if the process is not there."""
+    """The memory of a process and all its descendants; None if there is no such process."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -1,6 +1,6 @@
 """One environment on any backend: branches, a tree of snapshots, replay, statistics. Failures are raised.
 
-:class:`Environment` is the typed core. The published interface, whose methods answer ``None`` and ``False``, is a thin
+:class:`Environment` is the typed core. The published interface, whose methods return ``None`` and ``False``, is a thin
 layer over it: :mod:`statefork.manager`.
 """
 
@@ -37,10 +37,10 @@ FORKS_AT_ONCE = 16
 
 
 class Environment:
-    """A live environment with its history; a context manager that cleans up.
+    """A live environment with its history; as a context manager, it cleans up at the end.
 
-    Safe for threads: work on different branches goes on side by side, on one branch in turn. The end waits for what is
-    being made (snapshots, restores, forks), and ends the commands that still run.
+    Safe for threads: different branches work in parallel, one branch does one thing at a time. Closing waits for the
+    snapshots, restores and forks that are under way, and ends the commands that still run.
     """
 
     def __init__(
@@ -112,9 +112,9 @@ class Environment:
     # -- starting
 
     def start(self) -> None:
-        """Make the branch ``main``. If that fails, nothing of the environment is left."""
+        """Make the branch ``main``. If that fails, remove the environment."""
         try:
-            self._save()  # so that what is left of us if we are killed now can be found and cleaned up
+            self._save()  # first: if we are killed now, what is left can be found and cleaned up
             with self.stats.timed("container", MAIN, MAIN):
                 instance = self.backend.start(MAIN)
             self._publish_branch(Branch(MAIN, instance))
@@ -123,16 +123,16 @@ class Environment:
             raise
 
     def adopt(self, instance: Instance) -> None:
-        """Take an instance that someone else made as the branch ``main``, with the images its mechanism remembers."""
+        """Take over an instance that someone else made, as the branch ``main``, with the images its mechanism knows."""
         self.adopt_images()
         with self._state:
             main = self._branches.get(MAIN) or Branch(MAIN, instance)
             main.instance = instance
-            main.is_replayable = False  # others have had it since we left it
+            main.is_replayable = False  # others may have changed it since we left it
             self._publish_branch(main)
 
     def adopt_images(self) -> int:
-        """Take up the images that the mechanism has and we do not know of yet; return how many."""
+        """Add the images that the mechanism has and we do not know of yet; return how many."""
         with self._state:
             self._lifetime.require()
             fresh = [
@@ -151,7 +151,7 @@ class Environment:
     def run(
         self, command: Command, *, branch_id: str | None = None, timeout_s: float | None = None
     ) -> CommandResult:
-        """Run a command in a branch. It is remembered, so that a virtual snapshot can repeat it."""
+        """Run a command in a branch, and remember it, so that a virtual snapshot can repeat it."""
         check_command(command)
         check_timeout(timeout_s)
         command = command if isinstance(command, str) else list(command)
@@ -170,10 +170,10 @@ class Environment:
                 self._save()
 
     def copy_in(self, source: Path, path: str, *, branch_id: str | None = None) -> None:
-        """Copy a file or directory of the host into a branch; directories that are missing are made.
+        """Copy a file or directory of the host into a branch, and make the directories that are missing.
 
-        A directory is merged into one that is there, a file goes into it, anything else is replaced. What ``source`` or
-        ``path`` lead to counts if they are links; links in a directory stay links.
+        Into an existing directory, a directory is merged and a file is put; anything else is replaced. If ``source`` or
+        ``path`` is a link, it is followed; links in a directory stay links.
         """
         check_path(path)
         with self._holding(branch_id) as branch:
@@ -182,7 +182,7 @@ class Environment:
             self.backend.copy_in(branch.instance, source, path)
 
     def copy_out(self, path: str, target: Path, *, branch_id: str | None = None) -> None:
-        """Copy a file or directory of a branch to the host, by the same rules."""
+        """Copy a file or directory of a branch to the host, by the rules of :meth:`copy_in`."""
         check_path(path)
         with self._holding(branch_id) as branch:
             self.backend.copy_out(branch.instance, path, target)
@@ -192,9 +192,9 @@ class Environment:
     def snapshot(
         self, branch_id: str | None = None, *, park: bool = False, snapshot_id: str | None = None
     ) -> SnapshotNode:
-        """Save a branch, or note down how to get there: the decider says which. The branch goes on.
+        """Save a branch, or only record the commands that lead there: the decider says which. The branch keeps running.
 
-        With ``park`` the branch is let go afterwards, and the snapshot is always physical. It is called ``snapshot_id``, if given.
+        With ``park`` the branch ends afterwards, and the snapshot is always physical. Its id is ``snapshot_id`` if given.
         """
         chosen = [] if snapshot_id is None else [check_snapshot_id(snapshot_id)]
         with (
@@ -213,7 +213,7 @@ class Environment:
             self._save()
             if park:
                 with self.stats.timed("park", node.snapshot_id, branch.id):
-                    self._let_go(branch)
+                    self._end_branch(branch)
             return node
 
     def _is_worth_it(self, branch: Branch) -> bool:
@@ -236,10 +236,10 @@ class Environment:
     # -- going back
 
     def restore(self, snapshot_id: str, *, branch_id: str | None = None, discard_first: bool = False) -> None:
-        """Make a branch that snapshot again. On failure the branch is as before.
+        """Bring a branch back to a snapshot. On failure the branch is as before.
 
         With ``discard_first`` the branch is ended before its successor is made, for states that cannot live twice; a
-        failure then leaves no such branch.
+        failure then loses the branch.
         """
         with self._holding(branch_id) as branch, self._lifetime.making():
             with self._state:
@@ -247,17 +247,17 @@ class Environment:
             try:
                 with self.stats.timed("restore", snapshot_id, branch.id):
                     if discard_first and self.capabilities.concurrent_branches:
-                        self._discard_and_start_anew(branch, lineage)
+                        self._discard_then_start(branch, lineage)
                     else:
                         self._snapshot_start.replace(branch, lineage)
                 branch.note_restored(lineage[-1])
             finally:
-                self._save()  # after a failure too: what came back may be another instance
+                self._save()  # after a failure too: the branch may be another instance now
 
-    def _discard_and_start_anew(self, branch: Branch, lineage: Sequence[SnapshotNode]) -> None:
+    def _discard_then_start(self, branch: Branch, lineage: Sequence[SnapshotNode]) -> None:
         is_current = self.current_branch_id == branch.id
-        with self._lifetime.promised([branch.id], (), refuse=BranchExists):  # it would be free in between
-            self._let_go(branch)
+        with self._lifetime.promised([branch.id], (), refuse=BranchExists):  # the id would be free in between
+            self._end_branch(branch)
             self._snapshot_start.supersede(branch, self._snapshot_start.spawn(lineage, branch.id))
             with self._state:
                 self._branches[branch.id] = branch
@@ -267,7 +267,7 @@ class Environment:
     # -- branching
 
     def fork(self, snapshot_id: str, *, n: int = 1, ids: Sequence[str] | None = None) -> list[Branch]:
-        """Bring a snapshot to life as ``n`` new branches, at the same time.
+        """Start ``n`` new branches from a snapshot, in parallel.
 
         Each is made whole or not at all; ForkIncomplete names those that failed.
         """
@@ -298,7 +298,7 @@ class Environment:
         return made
 
     def _list_in_order(self, made: Sequence[Branch]) -> None:
-        """They were ready in any order; they are listed as they were asked for."""
+        """List the new branches in the order in which they were asked for; they became ready in any order."""
         with self._state:
             for branch in made:
                 if self._branches.pop(branch.id, None) is not None:
@@ -322,15 +322,15 @@ class Environment:
             self._save()
 
     def discard(self, branch_id: str) -> None:
-        """End a branch; its snapshots stay. ``main`` and the current branch are kept."""
+        """End a branch; its snapshots stay. Refuses ``main`` and the current branch."""
         if branch_id == MAIN:
             raise WrongUse("the branch 'main' cannot be discarded", hint="clean up the environment instead")
         if branch_id == self.current_branch_id:
             raise WrongUse(f"{branch_id!r} is the current branch", hint="switch to another one first")
         with self._holding(branch_id) as branch:
-            self._let_go(branch)
+            self._end_branch(branch)
 
-    def _let_go(self, branch: Branch) -> None:
+    def _end_branch(self, branch: Branch) -> None:
         self.backend.discard(branch.instance)
         with self._state:
             self._branches.pop(branch.id, None)
@@ -341,37 +341,37 @@ class Environment:
     # -- ending
 
     def close(self) -> None:
-        """Remove the environment with its branches, snapshots and record. Done already is fine."""
+        """Remove the environment with its branches, snapshots and record. A second call does nothing."""
         with self._lifetime.ending("cleaned up") as is_open:
             if not is_open:
                 return
             for branch in self._branches.values():
                 self.backend.discard(branch.instance)
-            # Not image by image: one may be held by an instance that was made by a process that was killed then.
+            # Not image by image: an instance that a killed process made, and did not record, may hold one.
             self.backend.close()
             self._directory.remove()
             self._branches.clear()
 
     def forget(self) -> None:
-        """Remove the record of the environment, and leave whatever it has where it is: for when it cannot be reached."""
+        """Remove only the record of the environment: for when what it has cannot be reached."""
         with self._lifetime.ending("cleaned up") as is_open:
             if is_open:
                 self._directory.remove()
 
     def leave(self) -> None:
-        """Let go of the environment without ending it; it can be opened again by its id."""
+        """Release the environment without ending it; it can be opened again by its id."""
         with self._lifetime.ending("left") as is_open:
             if is_open:
                 self._save()
                 self._directory.release()
 
-    # -- beneath
+    # -- internal
 
     @contextmanager
     def _holding(self, branch_id: str | None) -> Iterator[Branch]:
         branch = self.branch(branch_id)
         with branch.operation_lock:
-            if self.branch(branch.id) is not branch:  # discarded, and perhaps made anew, while we waited
+            if self.branch(branch.id) is not branch:  # discarded, and perhaps made again, while we waited
                 raise UnknownBranch(branch.id)
             yield branch
 

@@ -1,4 +1,4 @@
-"""All errors of StateFork, by whose doing they are.
+"""All errors of StateFork, by what caused them.
 
     StateForkError
     ├── WrongUse             the caller's: correct the call
@@ -13,12 +13,12 @@
     ├── EnvironmentInUse     another process holds the environment
     ├── EnvironmentClosed    it was cleaned up
     ├── BackendUnavailable   a program, a kernel ability or a daemon is missing
-    ├── BackendFailed        the mechanism beneath refused or failed; the environment is as before
+    ├── BackendFailed        the mechanism refused or failed; the environment is as before
     ├── CommandTimedOut      the command was ended
-    ├── ReplayFailed         a virtual snapshot could not be made real again; the branch is as before
+    ├── ReplayFailed         a virtual snapshot could not be replayed; the branch is as before
     └── ForkIncomplete       some branches could not be made; the others run
 
-The methods of the published interface (:class:`statefork.EnvironmentManager`) answer ``None``, ``False`` or
+The methods of the published interface (:class:`statefork.EnvironmentManager`) return ``None``, ``False`` or
 ``(-1, "", message)`` instead; with ``strict=True``, or through ``manager.core``, these are raised.
 """
 
@@ -61,14 +61,14 @@ class WrongUse(StateForkError):
 
 
 class UnknownMethod(WrongUse, ValueError):
-    """No backend is called so."""
+    """No method has this name."""
 
     def __init__(self, method: str, known: Sequence[str]) -> None:
         super().__init__(f"Unknown method: {method}", hint=f"one of {', '.join(known)}")
 
 
 class UnknownDecider(WrongUse, ValueError):
-    """No decider is called so."""
+    """No decider has this name."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         super().__init__(f"Unknown decider: {name}", hint=f"one of {', '.join(known)}")
@@ -142,7 +142,7 @@ class BackendUnavailable(StateForkError):
 
 
 class BackendFailed(StateForkError):
-    """The mechanism beneath refused or failed. The environment is as it was before the call."""
+    """The mechanism refused or failed. The environment is as it was before the call."""
 
     def __init__(self, backend: str, operation: str, reason: str, *, hint: str = "") -> None:
         super().__init__(f"{backend}: {operation} failed: {reason}", hint=hint)
@@ -172,7 +172,7 @@ class ReplayFailed(StateForkError):
 
 
 class ForkIncomplete(StateForkError):
-    """Some branches could not be made; ``made`` run, ``failures`` tells why the others do not."""
+    """Some branches could not be made; ``made`` run, ``failures`` says why the others do not."""
 
     def __init__(self, made: Sequence[str], failures: Mapping[str, StateForkError]) -> None:
         reasons = "; ".join(f"{branch}: {error}" for branch, error in failures.items())

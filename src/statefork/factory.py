@@ -52,32 +52,32 @@ class Method:
     """The class that was published for it; without one, the general class that its capabilities call for."""
 
 
-def _taken_over(backend: str, module: str, manager: type[EnvironmentManager], *required: str) -> Method:
+def _attach_method(backend: str, module: str, manager: type[EnvironmentManager], *required: str) -> Method:
     return Method(backend, module, attaches=True, required=required, manager=manager)
 
 
 METHODS: dict[str, Method] = {
     "docker_build": Method("DockerBackend", "docker", manager=published_managers.ContainerBuildManager),
-    "docker_attach": _taken_over(
+    "docker_attach": _attach_method(
         "DockerBackend", "docker", published_managers.ContainerAttachManager, "container_name"
     ),
     "podman_build": Method("PodmanBackend", "podman", manager=published_managers.ContainerBuildManager),
-    "podman_attach": _taken_over(
+    "podman_attach": _attach_method(
         "PodmanBackend", "podman", published_managers.ContainerAttachManager, "container_name"
     ),
     "hybrid_build": Method("HybridBackend", "hybrid", manager=published_managers.HybridBuildManager),
-    "hybrid_attach": _taken_over(
+    "hybrid_attach": _attach_method(
         "HybridBackend", "hybrid", published_managers.HybridAttachManager, "container_name"
     ),
     "waypoint_build": Method("WaypointBackend", "waypoint", manager=published_managers.WaypointBuildManager),
-    "waypoint_attach": _taken_over(
+    "waypoint_attach": _attach_method(
         "WaypointBackend", "waypoint", published_managers.WaypointAttachManager, "session_id"
     ),
     "microvm_build": Method("MicrovmBackend", "microvm.backend"),
     "firecracker_build": Method(
         "FirecrackerBackend", "microvm.backend", manager=published_managers.FireBuildManager
     ),
-    "firecracker_attach": _taken_over(
+    "firecracker_attach": _attach_method(
         "FirecrackerAttachBackend",
         "microvm.firecracker_attach",
         published_managers.FireAttachManager,
@@ -86,11 +86,11 @@ METHODS: dict[str, Method] = {
     ),
     "memory": Method("MemoryBackend", "memory"),
     "criu_build": Method("CriuBackend", "criu", manager=published_managers.CRIUBuildManager),
-    "criu_attach": _taken_over(
+    "criu_attach": _attach_method(
         "CriuAttachBackend", "criu_attach", published_managers.CRIUAttachManager, "target_pid"
     ),
     "gvisor_build": Method("GvisorBackend", "gvisor", manager=published_managers.GvisorBuildManager),
-    "gvisor_attach": _taken_over(
+    "gvisor_attach": _attach_method(
         "GvisorAttachBackend", "gvisor", published_managers.GvisorAttachManager, "container_name"
     ),
 }
@@ -105,8 +105,8 @@ def create_env_manager(method: str, **options: Any) -> EnvironmentManager:
     """Make or take over an environment.
 
     Every method takes ``decider=``, ``strict=`` and ``state_dir=``; what else it takes is in docs/backends.md. Raises
-    UnknownMethod (a ValueError), MissingOption (a KeyError), and another StateForkError (with ``strict`` or not: there is
-    no manager yet to answer for it) when the environment cannot be made.
+    UnknownMethod (a ValueError), MissingOption (a KeyError), and another StateForkError when the environment cannot be
+    made (with ``strict`` or not: there is no manager yet that could return None).
     """
     _require_method(method)
     chosen = METHODS[method]
@@ -135,9 +135,9 @@ def open_env_manager(
     strict: bool = False,
     with_history: bool = True,
 ) -> EnvironmentManager:
-    """Go on with an environment that another process left, with its tree, branches and statistics.
+    """Open an environment that another process left, with its tree, branches and statistics.
 
-    ``with_history=False`` leaves the statistics alone: they may be damaged, and ending an environment needs none.
+    ``with_history=False`` does not read the statistics: they may be damaged, and ending an environment needs none.
     """
     directory = EnvironmentDirectory.open(_state_dir(state_dir), environment_id)
     with _released_on_failure(directory):
@@ -159,7 +159,7 @@ def _new(method: str, options: dict[str, Any], state_dir: Path, decider: Decider
 
 
 def _attach(method: str, options: dict[str, Any], state_dir: Path, decider: Decider | None) -> Environment:
-    """Take over an environment; if we have been there before, with the history we kept of it."""
+    """Take over an environment, with the history that we kept if we have taken it over before."""
     directory = _find_known(method, options, state_dir)
     if directory is None:
         core = _new(method, options, state_dir, decider)
@@ -211,12 +211,12 @@ def _manager(core: Environment, method: str, *, strict: bool) -> EnvironmentMana
 
 
 def option_names(method: str, options: Mapping[str, Any]) -> list[str]:
-    """What the backend of a method can be told, beside what every method takes. Raises UnknownMethod."""
+    """The options of a method's backend, without those that every method takes. Raises UnknownMethod."""
     return list(option_defaults(method, options))
 
 
 def option_defaults(method: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, with what is assumed if they are not told; ``Parameter.empty`` for what must be."""
+    """The same options with their defaults; ``Parameter.empty`` for those that must be given."""
     _require_method(method)
     kind = backend_class(method).for_options(options)
     defaults: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""How long an environment lives, when several threads work with it.
+"""When an environment may end, while several threads work with it.
 
-Whatever makes instances or images is done before the environment ends: what appeared afterwards would belong to nobody, and
-nobody would remove it. Commands and copies make nothing, and end with their branch. Names are promised to branches and
+It ends only when nobody is making instances or images: what appeared afterwards would belong to nobody, and nobody
+would remove it. Commands and copies make nothing, and end with their branch. Names are promised to branches and
 snapshots before they exist, so that no two get the same.
 """
 
@@ -18,7 +18,7 @@ NameTaken = BranchExists | SnapshotExists
 
 
 class Lifetime:
-    """``state`` is held while what is known of the environment is read or changed; ``end`` says how it ended."""
+    """Hold ``state`` to read or change what is known of the environment; ``end`` says how it ended."""
 
     def __init__(self) -> None:
         self.state = threading.Condition(threading.RLock())
@@ -52,8 +52,8 @@ class Lifetime:
 
     @contextmanager
     def ending(self, how: str) -> Iterator[bool]:
-        """Hold the state when nothing is being made. If the block succeeds, the environment has ended; it gets False if
-        it had ended already. Whoever wants to begin something meanwhile is refused."""
+        """Wait until nothing is being made, then hold the state. If the block succeeds, the environment has ended; the
+        block gets False if it had ended already. Whoever wants to make something meanwhile is refused."""
         with self.state:
             self._is_ending = True
             try:
@@ -64,7 +64,8 @@ class Lifetime:
                 self._is_ending = False
 
     def _is_quiet(self) -> bool:
-        """What this very thread is making it cannot wait for: it is a signal handler that ends the environment."""
+        """Whether no other thread is making anything. A thread cannot wait for what it makes itself: it is in a signal
+        handler that ends the environment."""
         return all(maker == threading.get_ident() for maker in self._makers)
 
     @contextmanager

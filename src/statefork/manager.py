@@ -1,4 +1,4 @@
-"""The published interface: methods that answer ``None``, ``False`` or ``(-1, "", message)`` when something fails.
+"""The published interface: methods that return ``None``, ``False`` or ``(-1, "", message)`` when something fails.
 
 With ``strict=True`` they raise instead, as :attr:`EnvironmentManager.core` always does.
 """
@@ -42,7 +42,7 @@ class EnvironmentBranch:
 
 
 class EnvironmentManager:
-    """An environment that can be saved and brought back; a context manager that cleans up."""
+    """An environment that can be saved and restored; as a context manager, it cleans up at the end."""
 
     def __init__(self, core: Environment, *, strict: bool = False) -> None:
         self.core = core
@@ -77,13 +77,13 @@ class EnvironmentManager:
 
     @property
     def current_snapshot(self) -> str | None:
-        """The snapshot that the current branch came from or was saved as last."""
+        """The last snapshot that the current branch was saved as, restored to or forked from."""
         at = {branch.id: branch.current_snapshot_id for branch in self.core.branches()}
         return at.get(self.core.current_branch_id)
 
     @property
     def snapshots(self) -> Mapping[str, Image]:
-        """The physical snapshots, with what the backend keeps of them."""
+        """The physical snapshots by id, each with its image."""
         return dict(self.core.images)
 
     @property
@@ -100,7 +100,7 @@ class EnvironmentManager:
     # -- doing
 
     def snapshot(self) -> str | None:
-        """Save the current branch; its id is 8 hexadecimal digits, that of a virtual snapshot ``v`` and 7."""
+        """Save the current branch; returns the snapshot's id: 8 hexadecimal digits, of a virtual one ``v`` and 7."""
         return self._snapshot(None)
 
     def restore(self, snapshot_id: str) -> bool:
@@ -112,11 +112,11 @@ class EnvironmentManager:
         return True
 
     def create_env_from_snapshot(self, snapshot_id: str) -> str | None:
-        """Where only one branch can live, it becomes that snapshot; answers its id."""
+        """Restore the branch, as only one can live here; returns its id."""
         return self.core.current_branch_id if self.restore(snapshot_id) else None
 
     def exec_command(self, command: Command, timeout: float | None = None) -> tuple[int, str, str]:
-        """Run a line for the shell, or the words of one command; answers exit code, output and errors."""
+        """Run a line for the shell, or the words of one command; returns exit code, output and errors."""
         return self._exec(None, command, timeout)
 
     def copy_in(self, host_src: str | Path, path: str) -> bool:
@@ -126,14 +126,14 @@ class EnvironmentManager:
         return self._copy_out(None, path, host_dst)
 
     def cleanup(self) -> bool:
-        """End the environment and remove all that it has; done already is fine."""
+        """End the environment and remove all that it has. A second call does nothing."""
         try:
             self.core.close()
         except StateForkError as error:
             return self._failed("cleanup", error)
         return True
 
-    # -- beneath
+    # -- internal
 
     def _failed(self, operation: str, error: StateForkError) -> bool:
         if self.strict:
@@ -198,7 +198,7 @@ class ForkableEnvironmentManager(EnvironmentManager):
             return "unknown"
 
     def fork(self, snapshot_id: str, n: int = 1, ids: Sequence[str] | None = None) -> list[EnvironmentBranch]:
-        """Bring a snapshot to life as new branches, at the same time; those that failed are left out."""
+        """Start new branches from a snapshot, in parallel; those that failed are left out."""
         try:
             return [self._view(branch) for branch in self.core.fork(snapshot_id, n=n, ids=ids)]
         except ForkIncomplete as error:
@@ -214,14 +214,14 @@ class ForkableEnvironmentManager(EnvironmentManager):
         return self._exec(branch_id, command, timeout)
 
     def snapshot_branch(self, branch_id: str, *, park: bool = False) -> str | None:
-        """Save a branch; with ``park`` let it go afterwards, so that its id can be used again."""
+        """Save a branch; with ``park`` end it afterwards, so that its id can be used again."""
         return self._snapshot(branch_id, park=park)
 
     def park_branch(self, branch_id: str) -> str | None:
         return self._snapshot(branch_id, park=True)
 
     def discard_branch(self, branch_id: str) -> bool:
-        """End a branch without saving it; ``main`` and the current one are refused."""
+        """End a branch without saving it. Refuses ``main`` and the current one."""
         try:
             self.core.discard(branch_id)
         except StateForkError as error:
@@ -243,7 +243,7 @@ class ForkableEnvironmentManager(EnvironmentManager):
         return True
 
     def restore_discard_first(self, snapshot_id: str) -> bool:
-        """As :meth:`restore`, but end the branch first: for states that cannot live twice. May leave no such branch."""
+        """As :meth:`restore`, but end the branch first: for states that cannot live twice. May lose the branch."""
         try:
             self.core.restore(snapshot_id, discard_first=True)
         except StateForkError as error:
@@ -251,12 +251,12 @@ class ForkableEnvironmentManager(EnvironmentManager):
         return True
 
     def create_env_from_snapshot(self, snapshot_id: str) -> str | None:
-        """Fork a snapshot and make the new branch the current one; answers its id."""
+        """Fork a snapshot and make the new branch the current one; returns its id."""
         made = self.fork(snapshot_id)
         return made[0].id if made and self.checkout(made[0].id) else None
 
     def sync_snapshot_tree(self) -> int:
-        """Take up the snapshots that the mechanism has and we do not know of yet; answers how many."""
+        """Add the snapshots that the mechanism has and we do not know of yet; returns how many."""
         try:
             return self.core.adopt_images()
         except StateForkError as error:
@@ -280,7 +280,7 @@ _watched: list[tuple[int, Environment]] = []
 
 
 def _watch(core: Environment) -> None:
-    """An environment that is neither cleaned up nor left when the program ends is cleaned up then."""
+    """When the program ends, clean the environment up unless it was cleaned up or left before."""
     _watched[:] = [(pid, known) for pid, known in _watched if not known.is_closed]
     _watched.append((os.getpid(), core))
 
@@ -288,7 +288,7 @@ def _watch(core: Environment) -> None:
 @atexit.register
 def _clean_up_forgotten() -> None:
     for pid, core in _watched:
-        if pid != os.getpid() or core.is_closed:  # that of our parent is not ours
+        if pid != os.getpid() or core.is_closed:  # after a fork, our parent's are not ours
             continue
         try:
             core.close()

@@ -53,8 +53,8 @@ class FireAttachManager(EnvironmentManager):
 
 @dataclass(frozen=True, slots=True)
 class WaypointFork(EnvironmentBranch):
-    """A branch of a session of Waypoint: the host's pid of its init, the socket that leads to it, and how many seconds
-    it took to be made (0 for ``main``)."""
+    """A branch of a session of Waypoint: the host's pid of its init, the socket of that, and how many seconds it took
+    to make the branch (0 for ``main``)."""
 
     pid: int | None = None
     socket: str = ""

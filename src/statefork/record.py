@@ -1,7 +1,7 @@
 """What is kept of an environment between processes: its tree, branches and images in one JSON file that is replaced after
 each change, its history in another one that only grows, a line for each operation.
 
-The directory of an environment is held by a lock as long as someone works with it; whoever comes second is told so.
+A process locks the directory of an environment for as long as it works with it; a second one is refused.
 """
 
 import fcntl
@@ -34,7 +34,7 @@ _HISTORY = "history.jsonl"
 
 
 def default_state_dir(environ: Mapping[str, str]) -> Path:
-    """Where environments are kept: as said by STATEFORK_STATE_DIR, else by who we are."""
+    """Where environments are kept: STATEFORK_STATE_DIR if it is set, else a directory that depends on the user."""
     if chosen := environ.get("STATEFORK_STATE_DIR"):
         return Path(chosen).resolve()
     if os.geteuid() == 0:
@@ -73,7 +73,7 @@ class EnvironmentDirectory:
         self.path = path
         self._lock_fd = lock_fd
         self._noted = 0  # how many operations the history on disk has
-        self._noted_bytes = 0  # how long it is, as far as it is whole
+        self._noted_bytes = 0  # how many bytes its whole lines have
 
     @classmethod
     def create(cls, state_dir: Path) -> "EnvironmentDirectory":
@@ -100,7 +100,7 @@ class EnvironmentDirectory:
         return self.path.name
 
     def load(self, *, with_history: bool = True) -> EnvironmentRecord:
-        """What was saved. Without its history, which may be damaged, it is enough to end the environment."""
+        """Read what was saved. Without the history, which may be damaged, it is enough to end the environment."""
         record = read_record(self.path, with_history=with_history)
         self._noted = len(record.history)
         self._noted_bytes = sum(map(len, _whole_lines(self.path)))
@@ -120,11 +120,11 @@ class EnvironmentDirectory:
         except OSError as error:
             raise StateForkError(
                 f"what was done to environment {self.id} cannot be recorded in {self.path}: {error.strerror}",
-                hint="make room there; the environment itself is not harmed",
+                hint="free space there; the environment itself is not harmed",
             ) from error
 
     def _note(self, fresh: Sequence[BenchmarkEntry]) -> None:
-        """Add to the history. What a write that failed has left behind, a line cut off, is removed by the next one."""
+        """Add to the history. First remove the partial line that a failed write may have left."""
         lines = b"".join(json.dumps(_plain(entry)).encode() + b"\n" for entry in fresh)
         with open(self.path / _HISTORY, "ab") as out:
             out.truncate(self._noted_bytes)
@@ -133,7 +133,7 @@ class EnvironmentDirectory:
         self._noted_bytes += len(lines)
 
     def remove(self) -> None:
-        """Remove the directory with all it holds, and let go of it. Gone already is fine."""
+        """Remove the directory with all it holds, if it still exists, and release the lock."""
         with suppress(FileNotFoundError):
             shutil.rmtree(self.path)
         self.release()
@@ -151,7 +151,7 @@ def directories(state_dir: Path) -> Iterator[Path]:
 
 
 def read_record(path: Path, *, with_history: bool = True) -> EnvironmentRecord:
-    """Raises StateForkError if it cannot be understood, or is gone by now."""
+    """The record in a directory. Raises StateForkError if it cannot be understood or no longer exists."""
     try:
         with open(path / "environment.json") as file:
             content = json.load(file)
@@ -184,7 +184,7 @@ def _read_history(path: Path) -> list[BenchmarkEntry]:
 
 
 def _whole_lines(path: Path) -> list[bytes]:
-    """The lines of the history. The last one may have been cut off, and does not count then."""
+    """The lines of the history, without a last one that was cut off."""
     try:
         with open(path / _HISTORY, "rb") as file:
             return [line for line in file if line.endswith(b"\n")]
@@ -248,7 +248,7 @@ def _lock(path: Path) -> int:
             f"environment {path.name} is in use by process {holder or '?'}",
             hint="wait until it has ended, or use another environment",
         ) from error
-    with suppress(OSError):  # only a hint for the one who comes second
+    with suppress(OSError):  # only a hint for a second process
         os.truncate(fd, 0)
         os.pwrite(fd, str(os.getpid()).encode(), 0)
     return fd

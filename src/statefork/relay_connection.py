@@ -9,7 +9,7 @@ from waypoint.shell.client import ConnectionLost, ShellClient
 
 __all__ = ["RelayedClient"]
 
-START_TIMEOUT_S = 60.0  # the program has to start before init can say a word
+START_TIMEOUT_S = 60.0  # the program has to start before init can answer
 END_TIMEOUT_S = 10.0
 
 

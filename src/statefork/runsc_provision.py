@@ -1,6 +1,6 @@
-"""Tools that StateFork brings along where Debian's own are missing or too old: runsc, the runtime of gVisor.
+"""Find runsc, the runtime of gVisor, or fetch it where Debian's own is missing or too old.
 
-A tool appears in its place by one rename. Nothing of the system is changed: see :mod:`waypoint.kernel.apt.packages`.
+It appears in its directory by one rename. Nothing of the system is changed: see :mod:`waypoint.kernel.apt.packages`.
 """
 
 import os
@@ -19,7 +19,7 @@ from waypoint.kernel.processes.programs import CLEAN_ENV, run_tool
 __all__ = ["RUNSC_RELEASE_MIN", "find_runsc", "provision_runsc", "runsc_release"]
 
 RUNSC_RELEASE_MIN = 20230000
-"""The first with the platform systrap and with file systems in memory that are part of a checkpoint."""
+"""The first release with the platform systrap and with file systems in memory that are part of a checkpoint."""
 
 VERSION_TIMEOUT_S = 20.0
 INSTALL_HINT = "put a current runsc on the PATH yourself"
@@ -36,7 +36,7 @@ def find_runsc() -> Path | None:
 
 @cache
 def runsc_release(program: Path) -> int:
-    """The day of a runsc, as a number (20240729); 0 if it does not say."""
+    """The release date of a runsc, as a number (20240729); 0 if it prints none."""
     try:
         text = run_tool([os.fspath(program), "--version"], timeout_s=VERSION_TIMEOUT_S).stdout
     except HostError:
@@ -46,7 +46,7 @@ def runsc_release(program: Path) -> int:
 
 
 def provision_runsc(progress: Callable[[str], None], *, proxies: Mapping[str, str] | None = None) -> Path:
-    """Make runsc available, or return the one that is there.
+    """Return a usable runsc; download one if there is none.
 
     It is taken from the backports (or a newer release) of the Debian that the host's own package sources name.
     Raises a HostError that says what is missing; nothing is changed then.

@@ -1,4 +1,4 @@
-"""Snapshots come back to life: physical ones from their image, virtual ones by running their commands again."""
+"""Start instances from snapshots: physical ones from their image, virtual ones by running their commands again."""
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ __all__ = ["SnapshotStart", "virtual_node"]
 
 
 def virtual_node(branch: Branch, snapshot_id: str) -> SnapshotNode:
-    """A snapshot that only says how the branch came here from its last one."""
+    """A snapshot that holds only the commands that the branch has run since its last one."""
     return SnapshotNode(
         snapshot_id=snapshot_id,
         parent_id=branch.last_snapshot_id,
@@ -26,7 +26,7 @@ def virtual_node(branch: Branch, snapshot_id: str) -> SnapshotNode:
 class SnapshotStart:
     """For one environment. A *lineage* leads from a physical snapshot, through virtual ones, to the one that is wanted.
 
-    ``require`` raises when there is no use in going on.
+    ``require`` raises if the environment has ended, so that a replay stops.
     """
 
     def __init__(self, backend: Backend, images: Mapping[str, Image], require: Callable[[], None]) -> None:
@@ -35,7 +35,7 @@ class SnapshotStart:
         self._require = require
 
     def spawn(self, lineage: Sequence[SnapshotNode], branch_id: str) -> Instance:
-        """A new instance of a snapshot: its physical ancestor, and then the commands that led on from there."""
+        """Make an instance of a snapshot: start its physical ancestor, then run the commands that led on from there."""
         instance = self._backend.spawn(self._image(lineage), branch_id)
         try:
             self._replay(instance, lineage)
@@ -45,7 +45,7 @@ class SnapshotStart:
         return instance
 
     def replace(self, branch: Branch, lineage: Sequence[SnapshotNode]) -> None:
-        """Make a branch that snapshot. On failure it is as before, if need be in another instance."""
+        """Bring a branch back to a snapshot. On failure it is as before, if need be in another instance."""
         if len(lineage) == 1:
             branch.instance = self._backend.replace(branch.instance, self._image(lineage), branch.id)
         elif self._backend.capabilities.concurrent_branches:
@@ -54,13 +54,13 @@ class SnapshotStart:
             self._replay_in_place(branch, lineage)
 
     def supersede(self, branch: Branch, successor: Instance) -> None:
-        # An instance that has gone may have left its name to its successor.
+        # If the instance had ended before, its successor may have its name.
         if successor != branch.instance:
             successor = self._backend.supersede(branch.instance, successor)
         branch.instance = successor
 
     def _replay_in_place(self, branch: Branch, lineage: Sequence[SnapshotNode]) -> None:
-        """Where only one instance can live, it ends before its successor begins: it is saved, and comes back on failure."""
+        """Where only one instance can live, it ends before its successor starts: save it, and restore it on failure."""
         image = self._image(lineage)
         if not self._backend.is_alive(branch.instance):
             branch.instance = self._backend.replace(branch.instance, image, branch.id)

@@ -1,4 +1,4 @@
-"""What was done to an environment, how long it took and what it left on disk. Seconds are seconds."""
+"""What was done to an environment, how long it took in seconds, and what it left on disk."""
 
 import statistics
 import threading
@@ -17,7 +17,7 @@ __all__ = [
 ]
 
 SizeCalculator = Callable[[], Mapping[str, int]]
-"""Gives the sizes in bytes of what is stored now, by name; its numbers are called by its own ``name``, if it has one."""
+"""Returns the sizes in bytes of what is stored now, by name. Its own ``name``, if it has one, labels its numbers."""
 
 LabelledSizes = Callable[[], Mapping[str, Mapping[str, int]]]
 """The same for several kinds of storage at once."""
@@ -96,7 +96,7 @@ class BenchmarkStats:
 
     @contextmanager
     def timed(self, operation: str, target_id: str, branch_id: str) -> Iterator[None]:
-        """Note the block as one operation, if it succeeds."""
+        """Record the block as one operation, if it succeeds."""
         began = time.perf_counter()
         yield
         self.add_entry(operation, target_id, time.perf_counter() - began, branch_id)
@@ -151,7 +151,7 @@ class BenchmarkStats:
         return "\n".join(lines) or "No size details available."
 
     def _sizes(self) -> dict[str, Mapping[str, int]]:
-        """What is stored now, by label: the name of a kind of storage, and which of that name it is."""
+        """What is stored now, by label: the name of a kind of storage, numbered among those of the same name."""
         with self._lock:
             calculators = list(self._calculators)
         found = [(name, sizes) for calculate in calculators for name, sizes in calculate().items()]

@@ -1,7 +1,7 @@
-"""What of an environment is still there after a restore: one probe for each capability.
+"""What of an environment survives a restore: one probe for each capability.
 
 Each probe sets something up, a snapshot is taken, each disturbs what it made, the snapshot is restored, and each looks. The
-contract tests and the benchmark ask all of them in one environment.
+contract tests and the benchmark run all of them in one environment.
 """
 
 import secrets
@@ -31,7 +31,7 @@ _TERMINAL_OF_JOB = "cut -d ' ' -f 7 /proc/$(cat /var/tmp/sf/job)/stat 2>/dev/nul
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Shell text to set something up, to disturb it, and to look; what it answers then if it has survived."""
+    """Shell text to set something up, to disturb it, and to look; ``answer`` is what ``look`` prints if it survived."""
 
     capability: str
     prepare: str
@@ -94,7 +94,7 @@ PROBES = (
 
 
 class Probing:
-    """All probes in one environment. Their files are where nobody else looks for them, since they may be the host's."""
+    """All probes in one environment. The name of their directory is random, since it may be on the host itself."""
 
     def __init__(self, env: Environment) -> None:
         self._env = env
@@ -130,7 +130,7 @@ class Probing:
 
 
 def survivors(env: Environment) -> set[str]:
-    """What is there again after a snapshot and a restore of the current branch."""
+    """The capabilities whose probes survive a snapshot and a restore of the current branch."""
     probing = Probing(env)
     try:
         probing.prepare()

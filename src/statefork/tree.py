@@ -1,4 +1,4 @@
-"""The tree of snapshots, and its text."""
+"""The tree of snapshots, and how it is drawn."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -37,11 +37,11 @@ class SnapshotTree:
     def node(self, snapshot_id: str) -> SnapshotNode:
         try:
             return self.nodes[snapshot_id]
-        except (KeyError, TypeError) as error:  # what cannot be a key is no id
+        except (KeyError, TypeError) as error:  # TypeError: it cannot be a key, so it is not an id
             raise UnknownSnapshot(snapshot_id) from error
 
     def lineage(self, snapshot_id: str) -> list[SnapshotNode]:
-        """From the nearest physical ancestor (or the snapshot itself, if it is one) down to the snapshot."""
+        """The path from the nearest physical ancestor (or the snapshot itself, if that is physical) to the snapshot."""
         path = [self.node(snapshot_id)]
         while path[-1].is_virtual:
             parent = path[-1].parent_id
@@ -51,7 +51,7 @@ class SnapshotTree:
         return path[::-1]
 
     def draw(self, current: Mapping[str, str | None], last: Mapping[str, str | None]) -> str:
-        """The tree as text. ``current`` and ``last`` tell for each branch which snapshot it came from and made last."""
+        """The tree as text. ``current`` and ``last`` say for each branch which snapshot it came from and made last."""
         if not self.nodes:
             return "No snapshot tree available."
         lines = ["Snapshot Tree:"]

@@ -229,7 +229,7 @@ def test_a_tar_archive_is_unpacked(rootfs: Path, tmp_path: Path) -> None:
     run_tool(("tar", "-C", str(tmp_path / "small"), "-cf", str(tmp_path / "small.tar"), "."), timeout_s=60)
     with make(tmp_path / "small.tar", tmp_path) as env:
         assert run(env, "echo here") == "here\n"
-    with pytest.raises(WrongUse, match="no root file system"):
+    with pytest.raises(WrongUse, match="not a root file system"):
         make(tmp_path / "nothing", tmp_path)
 
 

@@ -53,7 +53,7 @@ class TestHybrid(EngineContract):
     ) -> None:
         first = self.attach(theirs, options)
         with monkeypatch.context() as failing:
-            failing.setattr(HybridBackend, "_go_on", not_today)
+            failing.setattr(HybridBackend, "_resume", not_today)
             saved = first.core.snapshot().snapshot_id
         run(first, "echo here")
         first.core.leave()

@@ -164,7 +164,7 @@ def test_a_machine_that_was_left_paused_goes_on(bench: Bench) -> None:
     api = FirecrackerApi(machine_directory, API_SOCKET)
     api.patch("/vm", {"state": "Paused"})
     for _ in range(2):
-        bench.driver.go_on(machine_directory)
+        bench.driver.resume(machine_directory)
         assert api.get("/")["state"] == "Running"
 
 

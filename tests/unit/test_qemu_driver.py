@@ -51,6 +51,6 @@ def test_a_machine_goes_on_only_when_qemu_has_finished_with_its_state(directory:
 
         server = threading.Thread(target=serve)
         server.start()
-        QemuDriver(is_accelerated=False).go_on(directory)
+        QemuDriver(is_accelerated=False).resume(directory)
         server.join(30)
     assert said == ["qmp_capabilities", "query-status", "query-status", "query-status", "cont"]

@@ -273,7 +273,7 @@ def test_options_of_the_command_line_are_what_they_look_like_but_never_numbers()
         "base": "a=b",
     }
     assert as_number("target_pid", "12") == as_number("target_pid", 12) == 12
-    with pytest.raises(WrongUse, match="target_pid='x' is no number"):
+    with pytest.raises(WrongUse, match="target_pid='x' is not a whole number"):
         as_number("target_pid", "x")
 
 

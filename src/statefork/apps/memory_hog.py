@@ -1,4 +1,4 @@
-"""Holds memory that cannot be compressed, and tells its digest when asked: ``memory_hog.py MB PORT [FILE]``."""
+"""Holds memory that cannot be compressed, and sends its digest to who connects: ``memory_hog.py MB PORT [FILE]``."""
 
 import hashlib
 import os

@@ -1,6 +1,6 @@
 """Plain CRIU: processes with their memory, shell and terminal are saved; files are not.
 
-``criu_build`` starts a tree in namespaces of its own, so that any number of branches live beside each other with the same
+``criu_build`` starts a tree in namespaces of its own, so that any number of branches live side by side with the same
 pids and ports. They all see the host's own files, as they are now and not as they were at a snapshot.
 
 ``criu_attach`` (:mod:`statefork.backends.criu_attach`) saves a tree that someone else has started.
@@ -19,7 +19,7 @@ from statefork.agent import Agent
 from statefork.backend import EVERYTHING, Availability, Backend, Command, CommandResult, Image, Instance
 from statefork.backends.processes.criu_host import explained, host_criu, probe_criu
 from statefork.backends.processes.host_tree import CONTROL, HostTree, start_init
-from statefork.backends.processes.private_directory import make_private_room
+from statefork.backends.processes.private_directory import make_private_directory
 from statefork.errors import BackendFailed
 from waypoint.engine.obstacles import find_obstacles
 from waypoint.kernel.cgroup.group import Cgroup, find_cgroup2
@@ -68,16 +68,16 @@ class CriuBackend(Backend):
 
     def start(self, branch_id: str) -> Instance:
         with explained("start"):
-            make_private_room(self._work_dir, self.tag, option="work_dir")
+            make_private_directory(self._work_dir, self.tag, option="work_dir")
             start = Path.cwd()
-            tree = HostTree.make(self._room / "root", start)
+            tree = HostTree.make(self._own_directory / "root", start)
             name = self._new_name()
             with UndoStack(f"start {name}") as undo:
                 undo.on_failure("remove", lambda: self._remove(name))
                 directory = self._make_directory(name)
                 (directory / CONTROL).mkdir()
                 shutil.copy2(launcher_path(), directory / CONTROL / "init")
-                pid = start_init(tree, directory, self._made_cgroup(name))
+                pid = start_init(tree, directory, self._create_cgroup(name))
                 agent = self._agent(name)
                 agent.open_shell(find_profile(Path("/"), None), cwd=os.fspath(start))
                 if self._command:
@@ -85,7 +85,7 @@ class CriuBackend(Backend):
             return Instance(id=name, handle={"pid": pid})
 
     def snapshot(self, instance: Instance, snapshot_id: str) -> Image:
-        path = self._room / "images" / snapshot_id
+        path = self._own_directory / "images" / snapshot_id
         with explained("snapshot"), UndoStack(f"snapshot {snapshot_id}") as undo:
             undo.on_failure("remove image", lambda: shutil.rmtree(path, ignore_errors=True))
             self._require_alive(instance, "snapshot")
@@ -103,7 +103,7 @@ class CriuBackend(Backend):
             _copy_all(self._directory(instance.id) / CONTROL, path / CONTROL)
             refill_terminals(pid)
 
-        work = self._new_work()
+        work = self._make_work_directory()
         try:
             dump_tree(
                 host_criu(),
@@ -133,13 +133,13 @@ class CriuBackend(Backend):
             undo.on_failure("remove", lambda: self._remove(name))
             directory = self._make_directory(name)
             _copy_all(saved / CONTROL, directory / CONTROL)
-            work = self._new_work()
+            work = self._make_work_directory()
             pid = restore_tree(
                 host_criu(),
                 images=saved / "criu",
                 work=work,
                 root=directory / "root",
-                cgroups=[self._made_cgroup(name).path],
+                cgroups=[self._create_cgroup(name).path],
                 external=tree.restored_names(directory),
                 binds=tree.binds(directory, with_shares=False),
                 on_restored=refill_terminals,
@@ -160,7 +160,7 @@ class CriuBackend(Backend):
         with explained("cleanup"):
             for path in find_cgroup2().glob(f"{self.tag}.*"):
                 Cgroup(path).remove()
-            shutil.rmtree(self._room, ignore_errors=True)
+            shutil.rmtree(self._own_directory, ignore_errors=True)
 
     def is_alive(self, instance: Instance) -> bool:
         return self._cgroup(instance.id).is_populated()
@@ -182,31 +182,31 @@ class CriuBackend(Backend):
         with explained("copy_out"), host_root() as host, self._files(instance) as root:
             copy_between(root, path, host, os.fspath(target), CopyJob(keeps_links=True), follow=True)
 
-    # -- beneath
+    # -- internal
 
     @property
-    def _room(self) -> Path:
+    def _own_directory(self) -> Path:
         return self._work_dir / self.tag
 
     @property
     def _log(self) -> Path:
-        return self._room / "command.log"
+        return self._own_directory / "command.log"
 
     @property
     def _tree(self) -> HostTree:
-        return HostTree.load(self._room / "root")
+        return HostTree.load(self._own_directory / "root")
 
     def _new_name(self) -> str:
         return secrets.token_hex(4)
 
-    def _new_work(self) -> Path:
-        """For CRIU's log; it stays when CRIU failed."""
-        work = self._room / "work" / secrets.token_hex(4)
+    def _make_work_directory(self) -> Path:
+        """Make a directory for CRIU's log; it is kept if CRIU fails."""
+        work = self._own_directory / "work" / secrets.token_hex(4)
         work.mkdir(parents=True)
         return work
 
     def _directory(self, name: str) -> Path:
-        return self._room / "instances" / name
+        return self._own_directory / "instances" / name
 
     def _make_directory(self, name: str) -> Path:
         directory = self._directory(name)
@@ -216,7 +216,7 @@ class CriuBackend(Backend):
     def _cgroup(self, name: str) -> Cgroup:
         return Cgroup(find_cgroup2() / f"{self.tag}.{name}")
 
-    def _made_cgroup(self, name: str) -> Cgroup:
+    def _create_cgroup(self, name: str) -> Cgroup:
         cgroup = self._cgroup(name)
         cgroup.create()
         return cgroup

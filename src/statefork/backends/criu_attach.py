@@ -1,7 +1,7 @@
 """CRIU on a process tree that someone else has started, in the namespaces it was started in.
 
-A snapshot leaves it running. A restore ends the tree and brings the saved one back with the same pids, so there is never
-more than one. Files are not part of it, nor is a shell: each command is a fresh process beside the tree.
+A snapshot leaves it running. A restore ends the tree and restores the saved one with the same pids, so there is never
+more than one. Files are not part of it, nor is a shell: each command is a new process outside the tree.
 """
 
 import os
@@ -16,7 +16,7 @@ from typing import IO
 from statefork.arguments import as_number
 from statefork.backend import Availability, Backend, Capabilities, Command, CommandResult, Image, Instance
 from statefork.backends.processes.criu_host import explained, host_criu, probe_criu
-from statefork.backends.processes.private_directory import make_private_room
+from statefork.backends.processes.private_directory import make_private_directory
 from statefork.errors import BackendFailed, CommandTimedOut, Unsupported
 from waypoint.kernel.cgroup.group import find_cgroup2
 from waypoint.kernel.copy.confined import Root, host_root
@@ -51,7 +51,7 @@ class CriuAttachBackend(Backend):
         super().__init__(home, tag)
         self._pid = as_number("target_pid", target_pid)
         self._work_dir = None if work_dir is None else Path(work_dir).absolute()
-        self._room = home if self._work_dir is None else self._work_dir / tag
+        self._own_directory = home if self._work_dir is None else self._work_dir / tag
 
     @classmethod
     def probe(cls) -> Availability:
@@ -62,7 +62,7 @@ class CriuAttachBackend(Backend):
         return str(options["target_pid"])
 
     def is_still(self, instance: Instance) -> bool:
-        """A pid may be another process's by now."""
+        """Another process may have the pid by now."""
         process = read_process(int(instance.id))
         return process is not None and _is_of(process, instance)
 
@@ -73,15 +73,15 @@ class CriuAttachBackend(Backend):
 
     def attach(self) -> Instance:
         with explained("attach"):
-            self._make_room()
+            self._make_own_directory()
             return self._instance(self._living("attach"))
 
     def snapshot(self, instance: Instance, snapshot_id: str) -> Image:
-        path = self._room / "images" / snapshot_id
+        path = self._own_directory / "images" / snapshot_id
         with explained("snapshot"), UndoStack(f"snapshot {snapshot_id}") as undo:
             undo.on_failure("remove image", lambda: shutil.rmtree(path, ignore_errors=True))
             self._require(instance, "snapshot")
-            self._make_room()
+            self._make_own_directory()
             tree = tree_of(self._pid)
             shared = shared_terminal(tree)
             if shared is not None:
@@ -89,7 +89,7 @@ class CriuAttachBackend(Backend):
                     self.name,
                     "snapshot",
                     f"process {shared.pid} ({shared.name}) uses a terminal that does not belong to the tree",
-                    hint="start it away from a terminal: setsid COMMAND </dev/null >LOG 2>&1",
+                    hint="start it without a terminal: setsid COMMAND </dev/null >LOG 2>&1",
                 )
             images, work = path / "criu", path / "work"
             images.mkdir(parents=True, mode=0o700)
@@ -102,17 +102,17 @@ class CriuAttachBackend(Backend):
     def spawn(self, image: Image, branch_id: str) -> Instance:
         """There is one tree only: its pids must be free."""
         with explained("restore"):
-            return self._bring_back(Path(str(image.handle["path"])), str(image.handle["cgroup"]))
+            return self._restore_tree(Path(str(image.handle["path"])), str(image.handle["cgroup"]))
 
     def replace(self, instance: Instance, image: Image, branch_id: str) -> Instance:
-        """What runs is ended first, and comes back if the image cannot be restored. Whoever else has the pid is left alone."""
-        fallback = self._room / "fallback"
+        """End what runs first; restore that if the image cannot be. Another process with the pid is left alone."""
+        fallback = self._own_directory / "fallback"
         with explained("restore"), UndoStack(f"restore {image.id}") as undo:
-            undo.always("forget fallback", lambda: shutil.rmtree(fallback, ignore_errors=True))
+            undo.always("remove fallback", lambda: shutil.rmtree(fallback, ignore_errors=True))
             shutil.rmtree(fallback, ignore_errors=True)  # of a call that was killed
             if self.is_alive(instance):
                 if self._save_fallback(fallback):
-                    undo.on_failure("bring back what ran", lambda: self._bring_back(fallback, None))
+                    undo.on_failure("restore what ran", lambda: self._restore_tree(fallback, None))
                 if self.is_alive(instance):  # it could not be saved, or is about to die
                     end_tree(self._pid)
             return self.spawn(image, branch_id)
@@ -124,12 +124,12 @@ class CriuAttachBackend(Backend):
         shutil.rmtree(str(image.handle["path"]), ignore_errors=True)
 
     def close(self) -> None:
-        shutil.rmtree(self._room / "images", ignore_errors=True)
+        shutil.rmtree(self._own_directory / "images", ignore_errors=True)
         self._note.unlink(missing_ok=True)
         with suppress(
             OSError
-        ):  # it is the environment's own directory, which goes later, or there is more in it
-            self._room.rmdir()
+        ):  # it is the environment's own directory, which is removed later, or it is not empty
+            self._own_directory.rmdir()
 
     def is_alive(self, instance: Instance) -> bool:
         process = read_process(self._pid)
@@ -141,7 +141,7 @@ class CriuAttachBackend(Backend):
     # -- work
 
     def run(self, instance: Instance, command: Command, timeout_s: float | None) -> CommandResult:
-        """A fresh process with the namespaces, root and directory of the tree's first one."""
+        """Run a new process with the namespaces, root and directory of the tree's first one."""
         self._require(instance, "exec")
         argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
         enter = ("nsenter", "--target", str(self._pid), "--all", "--root", "--wd", "--")
@@ -168,11 +168,11 @@ class CriuAttachBackend(Backend):
         with explained("copy_out"), host_root() as host, self._files(instance) as root:
             copy_between(root, path, host, os.fspath(target), CopyJob(keeps_links=True), follow=True)
 
-    # -- beneath
+    # -- internal
 
-    def _make_room(self) -> None:
+    def _make_own_directory(self) -> None:
         if self._work_dir is not None:
-            make_private_room(self._work_dir, self.tag, option="work_dir")
+            make_private_directory(self._work_dir, self.tag, option="work_dir")
 
     def _living(self, operation: str) -> Process:
         process = read_process(self._pid)
@@ -187,9 +187,9 @@ class CriuAttachBackend(Backend):
             )
 
     def _save_fallback(self, path: Path) -> bool:
-        """End what runs by saving it, so that a restore that fails takes nothing away.
+        """Save what runs and end it, so that it can be restored if the image cannot.
 
-        What cannot be saved runs on: it will be ended without a way back.
+        What cannot be saved keeps running: the caller ends it, and nothing can restore it.
         """
         for part in ("criu", "work"):
             (path / part).mkdir(parents=True, mode=0o700)
@@ -209,17 +209,17 @@ class CriuAttachBackend(Backend):
             reason, hint = f"pid {left.pid} is in use ({left.name})", "end it, or restore another snapshot"
         else:
             parent = read_process(left.parent)
-            name = parent.name if parent else "gone"
+            name = parent.name if parent else "ended"
             reason = f"process {left.pid} is dead, but its parent, process {left.parent} ({name}), does not reap it"
             hint = "let the parent wait for it, or end the parent"
         raise BackendFailed(self.name, "restore", reason, hint=hint)
 
-    def _bring_back(self, path: Path, cgroup: str | None) -> Instance:
+    def _restore_tree(self, path: Path, cgroup: str | None) -> Instance:
         self._require_free(read_pids(path / "criu"))
         group = None if cgroup is None else Path(cgroup)
-        with UndoStack("return of a tree") as undo:
-            # The pid was free: who has it now came back just now.
-            undo.on_failure("end what came back", lambda: end_tree(self._pid))
+        with UndoStack("restore of a tree") as undo:
+            # The pid was free: the process that has it now is the restored one.
+            undo.on_failure("end the restored tree", lambda: end_tree(self._pid))
             pid = restore_foreign_tree(
                 host_criu(),
                 images=path / "criu",
@@ -227,15 +227,17 @@ class CriuAttachBackend(Backend):
                 cgroup=group if group is not None and group.is_dir() else None,
             )
             if pid != self._pid:
-                raise BackendFailed(self.name, "restore", f"it came back as process {pid}, not {self._pid}")
+                raise BackendFailed(
+                    self.name, "restore", f"it was restored as process {pid}, not {self._pid}"
+                )
             process = self._living("restore")
             self._note.write_text(str(process.started))
         return self._instance(process)
 
     @property
     def _note(self) -> Path:
-        """When what came back last began, also what came back because a restore had failed."""
-        return self._room / "came-back"
+        """Holds when the tree that was restored last began, also one restored because a restore had failed."""
+        return self._own_directory / "came-back"
 
     def _instance(self, process: Process) -> Instance:
         return Instance(
@@ -253,9 +255,9 @@ class CriuAttachBackend(Backend):
 
 
 def _is_of(process: Process, instance: Instance) -> bool:
-    """Whether the process with its pid is the instance's own: the one it was, or that which came back in its place."""
+    """Whether the process is the instance's own: the one it began with, or the one that was restored in its place."""
     known = {str(instance.handle["started"])}
-    with suppress(KeyError, FileNotFoundError):  # nothing has come back yet
+    with suppress(KeyError, FileNotFoundError):  # nothing was restored yet
         known.add(Path(str(instance.handle["note"])).read_text())
     return str(process.started) in known
 

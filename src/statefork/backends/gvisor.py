@@ -3,7 +3,7 @@
 The root file system is shared by all instances and only read; what an instance changes is kept in its sandbox's
 memory. So one image holds memory and files of the same moment, and restoring it under a new name is a fork.
 
-Our init is the first process of a sandbox. It is reached by ``runsc exec``, of which none may be open at a checkpoint.
+Our init is the first process of a sandbox. It is reached by ``runsc exec``; no such call may be open at a checkpoint.
 """
 
 import dataclasses
@@ -116,11 +116,11 @@ class GvisorBackend(Backend):
             instance = self._new_instance()
             with UndoStack(f"start {instance.id}") as undo:
                 undo.on_failure("discard", lambda: self.discard(instance))
-                self._runsc(instance).start(instance.id, self._bundle, self._prepared_cgroup(instance))
+                self._runsc(instance).start(instance.id, self._bundle, self._create_cgroup(instance))
                 self._wait_until_ready(instance)
                 workdir = self._arguments.workdir or rootfs.workdir
                 profile = find_profile(rootfs.path, None)
-                self._agent(instance).open_shell(profile, cwd=workdir, env=env, user=rootfs.who())
+                self._agent(instance).open_shell(profile, cwd=workdir, env=env, user=rootfs.shell_user())
             return instance
 
     def snapshot(self, instance: Instance, snapshot_id: str) -> Image:
@@ -139,7 +139,7 @@ class GvisorBackend(Backend):
             undo.on_failure("discard", lambda: self.discard(instance))
             self._require_rootfs()
             self._runsc(instance).restore(
-                instance.id, self._bundle, Path(str(image.handle["path"])), self._prepared_cgroup(instance)
+                instance.id, self._bundle, Path(str(image.handle["path"])), self._create_cgroup(instance)
             )
             self._wait_until_ready(instance)
         return instance
@@ -187,7 +187,7 @@ class GvisorBackend(Backend):
         with explained(self.name, "copy_out"):
             copy_out(self._executor(instance), path, target)
 
-    # -- beneath
+    # -- internal
 
     @property
     def _bundle(self) -> Path:
@@ -218,8 +218,8 @@ class GvisorBackend(Backend):
     def _cgroup(self, instance: Instance) -> Cgroup:
         return Cgroup(find_cgroup2() / f"{self.tag}.{instance.id}")
 
-    def _prepared_cgroup(self, instance: Instance) -> Path:
-        """Room for a new sandbox: all its processes are born in one cgroup, and can be ended with it."""
+    def _create_cgroup(self, instance: Instance) -> Path:
+        """Make a new sandbox's directory and cgroup: all its processes start in the cgroup, and are ended with it."""
         self._runtime_root(instance).mkdir(parents=True, mode=0o700)
         cgroup = self._cgroup(instance)
         cgroup.create()
@@ -233,7 +233,7 @@ class GvisorBackend(Backend):
     def _program(self) -> Path:
         program = find_runsc()
         if program is None:
-            raise BackendFailed(self.name, "call of runsc", "it is gone", hint=REMEDY)
+            raise BackendFailed(self.name, "call of runsc", "it is no longer installed", hint=REMEDY)
         return program
 
     def _agent(self, instance: Instance) -> Agent:
@@ -252,7 +252,7 @@ class GvisorBackend(Backend):
                     raise
 
     def _require_no_exec(self, instance: Instance) -> None:
-        """An image that is taken while an exec is open cannot be restored, though runsc calls it good."""
+        """An image that is taken while an exec is open cannot be restored, though runsc reports success."""
         deadline = time.monotonic() + EXEC_END_TIMEOUT_S
         while pids := self._runsc(instance).open_execs(instance.id):
             if time.monotonic() > deadline:
@@ -276,11 +276,11 @@ class GvisorBackend(Backend):
 class GvisorAttachBackend(GvisorBackend):
     """A container that someone else runs with runsc, found by its name below ``runtime_root``.
 
-    It has no shell of ours: each command is a fresh process, and no shell is part of a snapshot. A restore makes a
+    It has no shell of ours: each command is a new process, and no shell is part of a snapshot. A restore makes a
     container of our own from the image; the one attached to is never touched and is left to whoever made it.
 
-    ``base_image`` is taken because it was published: an image of runsc is a directory, and has no name. ``extra_args``
-    may say what the container was started with; a restored one has the volumes of the original and cannot have others.
+    ``base_image`` is accepted because it was published: an image of runsc is a directory, and has no name.
+    ``extra_args`` may say what the container was started with; a restored one has the same volumes, never others.
     """
 
     path_options = ("runtime_root",)
@@ -300,14 +300,14 @@ class GvisorAttachBackend(GvisorBackend):
         self._container = container_name
         self._foreign_root = Path(runtime_root).absolute()
         if self._record.exists():
-            self._claim(json.loads(self._record.read_text()))
+            self._use_flags(json.loads(self._record.read_text()))
 
     @classmethod
     def identity(cls, options: Mapping[str, object]) -> str | None:
         return f"{options.get('runtime_root', DEFAULT_RUNTIME_ROOT)}:{options['container_name']}"
 
     def is_still(self, instance: Instance) -> bool:
-        """A name may be another container's by now: it has another sandbox then."""
+        """Another container may have the name by now: it has another sandbox then."""
         try:
             sandbox = find_sandbox(self._foreign_root, self._container)
         except HostError:
@@ -322,7 +322,7 @@ class GvisorAttachBackend(GvisorBackend):
             self._bundle.mkdir(exist_ok=True)
             (self._bundle / "config.json").write_text(json.dumps(sandbox.spec))
             self._record.write_text(json.dumps(sandbox.flags))
-            self._claim(sandbox.flags)
+            self._use_flags(sandbox.flags)
         return Instance(id=self._container, handle={"is_foreign": 1})
 
     def discard(self, instance: Instance) -> None:
@@ -349,7 +349,7 @@ class GvisorAttachBackend(GvisorBackend):
             self._require_alive(instance)
             return self._runsc(instance).run(instance.id, argv, timeout_s)
 
-    # -- beneath
+    # -- internal
 
     def _require_started_with(self, spec: Mapping[str, Any]) -> None:
         has = {(mount.get("source"), mount["destination"]) for mount in spec.get("mounts") or ()}
@@ -357,10 +357,13 @@ class GvisorAttachBackend(GvisorBackend):
             if (os.fspath(volume.source), volume.target) not in has:
                 raise WrongUse(
                     f"container {self._container!r} has no volume {volume.source}:{volume.target}",
-                    hint="a restored container has the volumes of the original; leave extra_args out",
+                    hint="a restored container has the volumes that this one has; leave extra_args out",
                 )
         if self._arguments.env or self._arguments.workdir:
-            raise WrongUse("a container that runs gets no other variables or directory", hint="export, cd")
+            raise WrongUse(
+                "a running container cannot be given other variables or another directory",
+                hint="use export and cd in each command",
+            )
 
     @property
     def _record(self) -> Path:
@@ -370,21 +373,21 @@ class GvisorAttachBackend(GvisorBackend):
     def _attached(self) -> Path:
         return self.home / "attached"
 
-    def _claim(self, flags: Sequence[str]) -> None:
+    def _use_flags(self, flags: Sequence[str]) -> None:
         self._flags = tuple(flags)
         self.capabilities = dataclasses.replace(
             EVERYTHING, files=keeps_files(self._flags), shell=False, terminal=False
         )
 
     def _require_rootfs(self) -> None:
-        """It is the foreign container's own."""
+        """Do nothing: the root file system is the foreign container's own."""
 
     def _require_alive(self, instance: Instance) -> None:
         if not self.is_alive(instance):
             raise BackendFailed(self.name, "exec", f"container {instance.id} does not run")
 
     def _wait_until_ready(self, instance: Instance) -> None:
-        """What is restored runs at once."""
+        """Do not wait: a restored container runs at once."""
         self._require_alive(instance)
 
     def _runsc(self, instance: Instance) -> Runsc:

@@ -1,7 +1,8 @@
-"""Podman with CRIU: a container is saved whole, files and processes, as one export, and comes back as often as asked for.
+"""Podman with CRIU: a container is saved whole, files and processes, as one export that can be restored many times.
 
-Podman can leave a container running while it exports it, but then copies its files *after* it has gone on, and some exports
-cannot be restored. So it is stopped, exported and restored; if it cannot be restored, it comes back from the export.
+Podman can leave a container running while it exports it, but then copies its files *after* the container runs again,
+and some exports cannot be restored. So it is stopped, exported and resumed; if it cannot be resumed, it is restored
+from the export.
 """
 
 import os
@@ -35,8 +36,8 @@ rm -rf /.waypoint"""
 
 
 class HybridBackend(LiveContainerBackend):
-    """``export_dir`` is where snapshots are kept; ``container_name`` is what containers' names begin with, or, to attach
-    to, the name of one."""
+    """``export_dir`` is where snapshots are kept; ``container_name`` is the prefix of containers' names, or the name of
+    the one to attach to."""
 
     name = "hybrid"
     path_options = ("storage", "export_dir")
@@ -63,7 +64,7 @@ class HybridBackend(LiveContainerBackend):
             command=command,
         )
         self._container_name = container_name
-        self._names_begin = f"{container_name}-{tag}"
+        self._name_prefix = f"{container_name}-{tag}"
         self._programs: CriuPrograms | None = None
         self._making_programs = threading.Lock()
         self._exports = home / "exports" if export_dir is None else Path(export_dir).absolute()
@@ -91,7 +92,7 @@ class HybridBackend(LiveContainerBackend):
         container = container_of(instance)
         try:
             self._connect(container).close()
-        except (WaypointError, OSError):  # ours is not in it yet
+        except (WaypointError, OSError):  # our init is not in it yet
             self._require_never_restored(container)
             (self.home / ADDED_TO).write_text(container)
             self._put_init_into(container)
@@ -138,7 +139,7 @@ class HybridBackend(LiveContainerBackend):
         try:
             self._criu("checkpoint", "--compress", "none", "--export", str(export), container)
         except BaseException:
-            self._go_on_if_stopped(container)
+            self._resume_if_stopped(container)
             export.unlink(missing_ok=True)
             raise
         saved = Image(
@@ -147,26 +148,26 @@ class HybridBackend(LiveContainerBackend):
             sizes={"export": export.stat().st_size},
         )
         try:
-            self._go_on(container)
+            self._resume(container)
         except BackendFailed:
-            self._come_back_as(saved, container)
+            self._replace_by_saved(saved, container)
             if container == self._container_name:  # it has another id now
                 self._remember(self.engine.find(container))
         return saved
 
-    def _restore_beside(self, image: Image, container: str, stand_in: str) -> None:
+    def _restore_stand_in(self, image: Image, container: str, stand_in: str) -> None:
         self._restore_into(image, stand_in, None)
 
-    def _go_on_if_stopped(self, container: str) -> None:
+    def _resume_if_stopped(self, container: str) -> None:
         """After a failure. A dump that fails leaves the container running; an export that fails has stopped it."""
         found = self.engine.find(container)
         if found is not None and not found.is_running:
-            self._go_on(container)
+            self._resume(container)
 
-    def _was_cut_off(self, container: str) -> bool:
+    def _is_stopped_by_snapshot(self, container: str) -> bool:
         return bool((self.engine.describe(container) or {}).get("State", {}).get("Checkpointed"))
 
-    def _go_on(self, container: str) -> None:
+    def _resume(self, container: str) -> None:
         self._criu("restore", container)
 
     def spawn(self, image: Image, branch_id: str) -> Instance:
@@ -196,7 +197,7 @@ class HybridBackend(LiveContainerBackend):
         self._criu("checkpoint", container_of(instance))
 
     def _bring_back(self, instance: Instance) -> None:
-        self._go_on(container_of(instance))
+        self._resume(container_of(instance))
 
     def _criu(self, verb: str, *words: str, closes_connections: bool = False) -> None:
         programs = self._criu_programs()

@@ -22,7 +22,7 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _IN_QUOTES = re.compile(_VARIABLE.pattern + r'|\\([\\"$`])')
 _PIECE = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|&&|>>|[;>\n]|[^\S\n]+|[^\s'"\\;&>]+|.""", re.DOTALL)
 _ENDS_STEP = (";", "\n", "&&")
-_OVER, _AFTER = "\0>", "\0>>"  # what no word can be
+_OVER, _AFTER = "\0>", "\0>>"  # no word can look like these
 _ARROWS = {">": _OVER, ">>": _AFTER}
 
 
@@ -181,7 +181,7 @@ class _Shell:
         return code
 
     def _words(self, pieces: list[str]) -> list[str] | None:
-        """What the pieces of a step mean; None if a quote has no end or an arrow leads nowhere."""
+        """The words that the pieces of a step make; None if a quote has no end or an arrow no target."""
         words: list[str] = []
         is_open = False  # whether the next piece belongs to the last word
         for piece in pieces:

@@ -67,7 +67,7 @@ class WaypointBackend(Backend):
 
     @property
     def session(self) -> Session:
-        """The session beneath, for what only Waypoint can do."""
+        """The session of Waypoint, for what only Waypoint can do."""
         if self._session is None:
             kept = self.home / "session"
             reference = self._attached_to or (kept.read_text() if kept.exists() else "")
@@ -76,7 +76,7 @@ class WaypointBackend(Backend):
         return self._session
 
     def start(self, branch_id: str) -> Instance:
-        (self.home / "session").write_text(self.tag)  # first: a session that nobody knew of would stay
+        (self.home / "session").write_text(self.tag)  # first: else a session could stay that nobody knows of
         with self._failing("start"):
             opened = self._waypoint()
             where = Path(self._directory or ".").absolute()
@@ -107,7 +107,7 @@ class WaypointBackend(Backend):
     def spawn(self, image: Image, branch_id: str) -> Instance:
         with self._failing("fork"):
             taken = {branch.name for branch in self.session.branches()}
-            # A successor lives beside the branch whose place it will take.
+            # A successor is made while the branch that it will replace still has the name.
             name = f"{branch_id}-{secrets.token_hex(4)}" if branch_id in taken else branch_id
             [branch] = self.session.fork(image.id, ids=[name])
         return _instance(branch.name)
@@ -143,7 +143,7 @@ class WaypointBackend(Backend):
             self._branch(instance).download(path, target, links=True, follow=True)
 
     def discard(self, instance: Instance) -> None:
-        if instance.id == MAIN or self._is_gone():  # a session always has it; it ends with the session
+        if instance.id == MAIN or self._is_removed():  # a session always has it; it ends with the session
             return
         with self._failing("destroy"):
             try:
@@ -152,7 +152,7 @@ class WaypointBackend(Backend):
                 return
 
     def delete(self, image: Image) -> None:
-        """Checkpoints are the session's, and go with it."""
+        """Do nothing: checkpoints belong to the session, and are removed with it."""
 
     def is_alive(self, instance: Instance) -> bool:
         with self._failing("look"):
@@ -187,14 +187,14 @@ class WaypointBackend(Backend):
     def close(self) -> None:
         """Remove the session, unless it is someone else's."""
         is_begun = self._session is not None or (self.home / "session").exists()
-        if self._attached_to is None and is_begun and not self._is_gone():
+        if self._attached_to is None and is_begun and not self._is_removed():
             with self._failing("cleanup"):
                 self.session.cleanup(force=True)
         if self._opened is not None:
             self._opened.close()
             self._opened = self._session = None
 
-    def _is_gone(self) -> bool:
+    def _is_removed(self) -> bool:
         """Whether someone has removed the session already."""
         try:
             _ = self.session.main.record

@@ -1,4 +1,4 @@
-"""A base for every backend that builds one, also where no registry can be reached: a Dockerfile with an archive beside it."""
+"""A base for every backend that builds one, also where no registry can be reached: a Dockerfile next to an archive."""
 
 import os
 import shutil
@@ -32,24 +32,32 @@ def build_directory(
     Without one it is a Debian from the host's own mirror, which Waypoint keeps for the next time.
     """
     with tempfile.TemporaryDirectory(prefix="statefork-bench-", dir="/var/tmp") as name:
-        room = Path(name) / IMAGE  # Waypoint calls what it builds after the directory, and keeps it
-        room.mkdir()
+        directory = Path(name) / IMAGE  # Waypoint names what it builds after the directory, and keeps it
+        directory.mkdir()
         try:
             if base is None:
-                _write_debian(room / ARCHIVE, say, waypoint_state_dir)
+                _write_debian(directory / ARCHIVE, say, waypoint_state_dir)
             elif base.is_dir():
-                words = ("tar", "--one-file-system", "-C", os.fspath(base), "-cf", f"{room}/{ARCHIVE}", ".")
+                words = (
+                    "tar",
+                    "--one-file-system",
+                    "-C",
+                    os.fspath(base),
+                    "-cf",
+                    f"{directory}/{ARCHIVE}",
+                    ".",
+                )
                 run_tool(words, timeout_s=PACK_TIMEOUT_S)
             elif base.is_file():
-                shutil.copyfile(base, room / ARCHIVE)
+                shutil.copyfile(base, directory / ARCHIVE)
             else:
                 raise WrongUse(f"no base {base}", hint="--base is a root directory or a tar archive of one")
         except WaypointError as error:
             raise StateForkError(
                 f"no base to measure with: {error}", hint=error.hint or "give one with --base"
             ) from error
-        (room / "Dockerfile").write_text(f"FROM scratch\nADD {ARCHIVE} /\n")
-        yield room
+        (directory / "Dockerfile").write_text(f"FROM scratch\nADD {ARCHIVE} /\n")
+        yield directory
 
 
 def _write_debian(archive: Path, say: Callable[[str], None], state_dir: str | None) -> None:

@@ -23,15 +23,15 @@ END_TIMEOUT_S = 60.0
 
 
 @contextmanager
-def docker_daemon(room: Path) -> Iterator[str]:
-    """What to say in DOCKER_HOST. When the block ends, so do the daemon and the containerd it has started.
+def docker_daemon(directory: Path) -> Iterator[str]:
+    """The daemon's address for DOCKER_HOST. When the block ends, so do the daemon and the containerd it has started.
 
-    Its data lie below ``room``. It can checkpoint if there is a CRIU that works.
+    Its data are below ``directory``. It can checkpoint if there is a CRIU that works.
     """
     if shutil.which("dockerd", path=CLEAN_ENV["PATH"]) is None:
         raise BackendUnavailable("docker", "no program 'dockerd'", remedy="apt-get install docker.io")
     name = f"statefork-docker-{secrets.token_hex(4)}"
-    data, runtime = room / name, Path("/run") / name
+    data, runtime = directory / name, Path("/run") / name
     data.mkdir()
     runtime.mkdir()
     host = f"unix://{runtime}/socket"
@@ -55,7 +55,7 @@ def docker_daemon(room: Path) -> Iterator[str]:
     scratch.mkdir(mode=0o700)
     env = {**CLEAN_ENV, "PATH": f"{programs}{CLEAN_ENV['PATH']}", "TMPDIR": f"{scratch}"}
     with open(data / "log", "wb") as log:
-        # Its mounts are shared with every other mount namespace of the host unless it has one of its own.
+        # In a mount namespace of its own: else its mounts would be shared with all others of the host.
         command = ["unshare", "--mount", "--propagation", "private", "dockerd", "--config-file"]
         daemon = spawn([*command, f"{data}/daemon.json"], stdout=log, stderr=log, env=env)
     try:

@@ -92,7 +92,7 @@ def _repetition(found: Measurement, env: Environment, workload: Workload, number
 def _restore(
     found: Measurement, env: Environment, workload: Workload, snapshot_id: str, before: str, number: int
 ) -> bool:
-    """Only an answer shows that a restore is over; a mechanism may say so earlier, or bring back something else."""
+    """Only an answer shows that a restore is over; a mechanism may report it earlier, or restore something else."""
     with suppress(_NotAsBefore), _timed(found, number, "answer"):
         with _timed(found, number, "restore"):
             env.restore(snapshot_id)
@@ -111,7 +111,7 @@ class _NotAsBefore(Exception):
 
 
 def measure_survival(make: Callable[[], EnvironmentManager]) -> dict[str, bool]:
-    """What is still there after a restore, asked in an environment of its own."""
+    """What survives a restore, probed in an environment of its own."""
     with make() as manager:
         kept = survivors(manager.core)
     return {probe.capability: probe.capability in kept for probe in PROBES}

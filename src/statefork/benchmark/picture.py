@@ -1,6 +1,6 @@
 """Measurements as a picture: an SVG that is drawn here, so that no plotting library is needed.
 
-Both scales are logarithmic: backends differ by a factor of a hundred. A bar is the median, the thin line goes on to the
+Both scales are logarithmic: backends differ by a factor of a hundred. A bar is the median, the thin line reaches to the
 95th percentile.
 """
 

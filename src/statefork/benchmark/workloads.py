@@ -1,4 +1,4 @@
-"""Programs to run inside an environment while it is saved and restored, and how to see that they are whole.
+"""Programs to run inside an environment while it is saved and restored, and how to check that they survived.
 
 Each has a state that a step changes, and that can be asked for: after a restore the answer must be that of the snapshot.
 """
@@ -21,7 +21,7 @@ _START_TIMEOUT_S = 120.0
 class Workload:
     """``app`` is the program, if there is one; ``start`` runs it, ``step`` changes its state, ``ask`` prints the state.
 
-    All its files are in ``home``, a name that nobody else knows: where files are the host's own, others may look for it.
+    All its files are in ``home``, which has a random name: where files are the host's own, others may look for it.
     """
 
     name: str
@@ -58,9 +58,9 @@ def run(env: Environment, command: str) -> str:
     return result.output
 
 
-def _started(home: str, words: str, sign: str) -> str:
-    """A program in the background, which makes the file ``sign`` when it is ready. One that runs already is ended first:
-    that whose pid was noted, if it is still that; a restore may have brought back the note alone."""
+def _start_command(home: str, words: str, sign: str) -> str:
+    """Shell text: start a program in the background and wait until it has made the file ``sign``. First end the one
+    that runs already, if the noted pid is still that program's: a restore may have restored the note alone."""
     is_ours = f"grep -qsz ^{home}/ /proc/$p/cmdline"
     note = f"echo $$ > {home}/pid; exec python3 {home}/{words}"
     return (
@@ -94,19 +94,19 @@ def _kv(home: str, _size_mb: int) -> Workload:
         "kv",
         home,
         "kv_server.py",
-        start=_started(home, f"kv_server.py 8000 {home}/up", f"{home}/up"),
+        start=_start_command(home, f"kv_server.py 8000 {home}/up", f"{home}/up"),
         step=lambda number: _fetch(8000, f"set/step/{number}"),
         ask=_fetch(8000, "all"),
     )
 
 
 def _logger(home: str, _size_mb: int) -> Workload:
-    # Its state goes on by itself: only that it goes on from where it was can be asked for.
+    # Its state changes by itself: all that can be asked is whether it continues from where it was.
     return Workload(
         "logger",
         home,
         "logger.py",
-        start=_started(home, f"logger.py {home}/log", f"{home}/log"),
+        start=_start_command(home, f"logger.py {home}/log", f"{home}/log"),
         step=lambda _number: "true",
         ask=f"last() {{ tail -n 1 {home}/log | grep . || echo 0; }}; n=$(last);"
         " for i in $(seq 200); do [ $(last) -gt $n ] && break; sleep 0.05; done; [ $(last) -gt $n ] && echo goes on",
@@ -122,7 +122,7 @@ def _memhog(home: str, size_mb: int) -> Workload:
         f"memhog {size_mb}",
         home,
         "memory_hog.py",
-        start=_started(home, f"memory_hog.py {size_mb} 8016 {home}/up", f"{home}/up"),
+        start=_start_command(home, f"memory_hog.py {size_mb} 8016 {home}/up", f"{home}/up"),
         step=lambda _number: "true",
         ask=ask,
     )
@@ -145,7 +145,7 @@ def _db(home: str, _size_mb: int) -> Workload:
         "db",
         home,
         "shop.py",
-        start=f"{_started(home, f'shop.py {home} 8015', f'{home}/up')};"
+        start=f"{_start_command(home, f'shop.py {home} 8015', f'{home}/up')};"
         f" {_fetch(8015, 'price/book/1999')}; {_fetch(8015, 'add/book')}; {_fetch(8015, 'add/book')}",
         step=lambda number: (
             f"{_fetch(8015, f'discount/{number % 90}')}; {_fetch(8015, f'price/book/{1999 - 7 * number}')}"

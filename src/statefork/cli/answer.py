@@ -1,4 +1,4 @@
-"""What a verb has to say, for people and for machines."""
+"""The result of a verb, as text for people and as JSON for programs."""
 
 import json
 import sys

@@ -36,17 +36,17 @@ def bench(options: argparse.Namespace) -> Answer:
     if options.repeat < 1:
         raise WrongUse(f"--repeat {options.repeat}", hint="at least once")
     if options.output is not None:
-        _make_directory(options.output)  # before all the work, which would be in vain
+        _make_directory(options.output)  # first: if it cannot be made, all the work would be in vain
     given = given_options(options)
     measurements = []
     with ExitStack() as stack:
         if options.private_docker:
             _say("starting a Docker daemon for this run")
-            stack.enter_context(_at_private_docker())
+            stack.enter_context(_private_docker())
         names = options.methods.split(",") if options.methods else _available()
         methods = {name: method_name(name) for name in names}
-        _require_made(methods.values())
-        _require_taken(methods.values(), given)
+        _refuse_attached(methods.values())
+        _refuse_unknown_options(methods.values(), given)
         if "dockerfile_dir" not in given and any(
             "dockerfile_dir" in option_names(method, given) for method in methods.values()
         ):
@@ -55,7 +55,7 @@ def bench(options: argparse.Namespace) -> Answer:
             base = build_directory(options.base, _say, waypoint_state_dir=str(kept) if kept else None)
             given["dockerfile_dir"] = str(stack.enter_context(base))
         for name, method in methods.items():
-            make = partial(create_env_manager, method, **_taken(method, given))
+            make = partial(create_env_manager, method, **_options_of(method, given))
             measurements.append(_measure(name, method, make, workload, options))
     if options.output is not None:
         _write(options.output, measurements)
@@ -79,7 +79,7 @@ def _measure(
     _say(f"{name}: {workload.name}, {options.repeat} times")
     found = measure(name, make, workload, options.repeat)
     if options.survival and not found.failure:
-        _say(f"{name}: what survives")
+        _say(f"{name}: probing what survives a restore")
         _add_survival(found, make)
     if found.failure:
         _say(f"{name}: {found.failure}")
@@ -87,8 +87,8 @@ def _measure(
 
 
 @contextmanager
-def _at_private_docker() -> Iterator[None]:
-    """While the block lasts, DOCKER_HOST names a daemon of our own."""
+def _private_docker() -> Iterator[None]:
+    """Start a daemon of our own; DOCKER_HOST names it while the block lasts."""
     before = os.environ.get("DOCKER_HOST")
     with docker_daemon(Path("/var/tmp")) as host:
         os.environ["DOCKER_HOST"] = host
@@ -101,8 +101,8 @@ def _at_private_docker() -> Iterator[None]:
                 os.environ["DOCKER_HOST"] = before
 
 
-def _taken(method: str, given: Mapping[str, object]) -> dict[str, object]:
-    """What of the given options a method takes. Containers get no network but loopback, as all others have."""
+def _options_of(method: str, given: Mapping[str, object]) -> dict[str, object]:
+    """The given options that a method takes. Containers get no network but loopback, as all others have."""
     names = (*ALWAYS_TAKEN, *option_names(method, given))
     taken = {name: value for name, value in given.items() if name in names}
     if method in _CONTAINERS:
@@ -110,8 +110,8 @@ def _taken(method: str, given: Mapping[str, object]) -> dict[str, object]:
     return taken
 
 
-def _require_made(methods: Iterable[str]) -> None:
-    """What someone else runs is not for us to fill with workloads."""
+def _refuse_attached(methods: Iterable[str]) -> None:
+    """Run no workload in what someone else runs."""
     for method in methods:
         if method in METHODS and METHODS[method].attaches:
             raise WrongUse(
@@ -120,7 +120,7 @@ def _require_made(methods: Iterable[str]) -> None:
             )
 
 
-def _require_taken(methods: Iterable[str], given: Mapping[str, object]) -> None:
+def _refuse_unknown_options(methods: Iterable[str], given: Mapping[str, object]) -> None:
     known = {*ALWAYS_TAKEN, *(name for method in methods for name in option_names(method, given))}
     for name in given:
         if name not in known:
@@ -144,7 +144,7 @@ def _make_directory(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WrongUse(
-            f"--output {path}: {error.strerror}", hint="name a directory that can be made"
+            f"--output {path}: {error.strerror}", hint="name a directory that can be created"
         ) from error
 
 

@@ -100,7 +100,7 @@ def _grammar() -> argparse.ArgumentParser:
     setup_ = add(
         setup,
         "setup",
-        "fetch the tools of a backend that Debian's own are too old for",
+        "download the tools of a backend where Debian's own are too old",
         "statefork setup gvisor",
     )
     setup_.add_argument("backend", choices=SETUPS)
@@ -130,7 +130,7 @@ def _grammar() -> argparse.ArgumentParser:
         "--decider",
         default="always_true",
         choices=("always_true", "always_false", "random", "threshold", "smart"),
-        help="when a snapshot is taken, and when only noted down",
+        help="when a snapshot is taken, and when only its commands are recorded",
     )
     shell_.add_argument("--threshold", type=float, default=5.0, metavar="SEC", help="for --decider threshold")
     bench_ = add(
@@ -149,7 +149,9 @@ def _grammar() -> argparse.ArgumentParser:
         metavar="W",
         help="kv, logger, db, memhog MB, fsgen MB or bare",
     )
-    bench_.add_argument("--repeat", type=int, default=5, metavar="N", help="how often (default: %(default)s)")
+    bench_.add_argument(
+        "--repeat", type=int, default=5, metavar="N", help="how many times (default: %(default)s)"
+    )
     bench_.add_argument(
         "--survival",
         action=argparse.BooleanOptionalAction,
@@ -176,13 +178,13 @@ def _grammar() -> argparse.ArgumentParser:
         (exec_, "exec", "run a command in an environment and end with its exit code"),
         (snapshot, "snapshot", "save a branch and print the id of the snapshot"),
         (restore, "restore", "bring a branch back to a snapshot"),
-        (fork, "fork", "bring a snapshot to life as new branches"),
+        (fork, "fork", "start new branches from a snapshot"),
         (tree, "tree", "draw the snapshots and say where the branches are"),
-        (stats, "stats", "say how long operations took and what snapshots take"),
+        (stats, "stats", "show how long operations took and what snapshots take on disk"),
         (cleanup, "cleanup", "end an environment and remove all it has"),
     ):
         one = add(verb, name, about)
-        one.add_argument("environment", metavar="ENV", help="the id that create has printed")
+        one.add_argument("environment", metavar="ENV", help="the id that create printed")
         if name in ("exec", "snapshot", "restore"):
             one.add_argument("--branch", metavar="B", help="which branch (default: the current one)")
         if name in ("restore", "fork"):
@@ -191,17 +193,19 @@ def _grammar() -> argparse.ArgumentParser:
             one.add_argument(
                 "--force",
                 action="store_true",
-                help="forget it also if what it has cannot be removed, for example because its daemon is gone",
+                help="remove its record even if what it has cannot be removed, for example without its daemon",
             )
         if name == "snapshot":
-            one.add_argument("--park", action="store_true", help="let the branch go afterwards")
-            one.add_argument("--id", metavar="ID", help="what the snapshot is called (default: a new id)")
+            one.add_argument("--park", action="store_true", help="end the branch afterwards")
+            one.add_argument("--id", metavar="ID", help="the id of the snapshot (default: a new one)")
         if name == "fork":
-            one.add_argument("-n", type=int, default=1, help="how many")
-            one.add_argument("--id", action="append", metavar="B", help="a name; may be repeated")
+            one.add_argument("-n", type=int, default=1, help="how many branches")
+            one.add_argument("--id", action="append", metavar="B", help="the id of a branch; may be repeated")
         if name == "exec":
             one.add_argument("--timeout", type=float, metavar="S")
-            one.add_argument("command", nargs="*", metavar="COMMAND", help="after --: one word is shell text")
+            one.add_argument(
+                "command", nargs="*", metavar="COMMAND", help="after --; a single word is a shell line"
+            )
     return parser
 
 

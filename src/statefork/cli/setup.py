@@ -1,4 +1,4 @@
-"""``statefork setup``: bring the tools of a backend that the host's own packages do not have."""
+"""``statefork setup``: download the tools of a backend that the host's own packages do not have."""
 
 import argparse
 import os
@@ -15,7 +15,7 @@ SETUPS = ("gvisor",)
 
 
 def setup(options: argparse.Namespace) -> Answer:
-    """Done already is fine."""
+    """Download the tools of a backend, unless they are there already."""
     try:
         program = provision_runsc(lambda text: print(text, file=sys.stderr), proxies=dict(os.environ))
     except WaypointError as error:

@@ -18,7 +18,7 @@ _FORKABLE = frozenset({"fork", "forks", "fexec", "destroy", "checkout", "branche
 
 
 class InteractiveShell:
-    """Reads commands and says what came of them. Whatever a command does wrong, the next one is read."""
+    """Reads commands and prints their results. A command that fails does not stop the next one."""
 
     def __init__(self, env: EnvironmentManager, out: TextIO) -> None:
         self._env = env
@@ -56,11 +56,11 @@ class InteractiveShell:
         )
 
     def words(self) -> list[str]:
-        """What completes: commands, snapshots, branches."""
+        """The words for completion: commands, snapshots, branches."""
         return [*self._commands, "exit", *self._env.list_snapshots(), *self._branch_ids()]
 
     def run(self, lines: Iterable[str]) -> None:
-        """Obey the lines until they end or one says ``exit``; then clean up."""
+        """Obey the lines until they end or one is ``exit``; then print the statistics."""
         self._say(self.banner())
         for line in lines:
             if line.strip() == "exit":
@@ -73,7 +73,7 @@ class InteractiveShell:
         self._say("Cleaning up resources...")
 
     def obey(self, line: str) -> None:
-        """Do what one line says."""
+        """Run one line."""
         name, _, rest = line.strip().partition(" ")
         if not name:
             return
@@ -87,7 +87,7 @@ class InteractiveShell:
             self._say(f"This command requires a forkable backend (current: {self._env.backend}).")
             return
         try:
-            # What is for the environment is for its own shell to take apart.
+            # The environment's own shell takes apart a command for the environment.
             words = rest.split() if name in ("cmd", "fexec") else shlex.split(rest)
         except ValueError as error:
             self._say(f"Error: {error}")
@@ -177,7 +177,7 @@ class InteractiveShell:
             self._say("Usage: set cmd on|off")
             return
         self._only_known = words[1] == "on"
-        how = "needs the word cmd" if self._only_known else "is whatever is no command of this shell"
+        how = "needs the word cmd" if self._only_known else "is any line that is not a command of this shell"
         self._say(f"A command for the environment {how}.")
 
     def _run(self, command: str, branch: str | None = None) -> None:
@@ -194,10 +194,10 @@ class InteractiveShell:
         if code != 0 or branch is not None:
             self._say(f"(exit code {code})")
 
-    # -- beneath
+    # -- internal
 
     def _forkable(self) -> ForkableEnvironmentManager:
-        assert isinstance(self._env, ForkableEnvironmentManager)  # obey() has looked
+        assert isinstance(self._env, ForkableEnvironmentManager)  # obey() has checked
         return self._env
 
     def _branch_ids(self) -> list[str]:
@@ -223,7 +223,7 @@ class InteractiveShell:
 
 
 def read_lines(complete: Callable[[], list[str]], history: Path) -> Iterator[str]:
-    """Lines from standard input; from a person with editing, completion, and a history kept in the file ``history``."""
+    """Lines from standard input; on a terminal with editing, completion, and a history kept in the file ``history``."""
     if not sys.stdin.isatty():
         for line in sys.stdin:
             yield line.rstrip("\n")

@@ -217,7 +217,7 @@ def _create(options: argparse.Namespace, **more: object) -> EnvironmentManager:
 
 @contextmanager
 def _opened(options: argparse.Namespace) -> Iterator[EnvironmentManager]:
-    """The environment for the length of the block; it lives on afterwards."""
+    """Open the environment for the length of the block; it lives on afterwards."""
     env = open_env_manager(options.environment, state_dir=options.state_dir, strict=True)
     try:
         yield env

@@ -1,4 +1,4 @@
-"""Whether the processes of a container speak to someone outside: such a connection has only one end that we can save."""
+"""Whether the processes of a container have connections to the outside: of those only one end can be saved."""
 
 from ipaddress import IPv4Address, IPv6Address
 

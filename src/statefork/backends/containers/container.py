@@ -35,7 +35,7 @@ _FOREIGN = "foreign"
 
 
 class ContainerOptions(TypedDict, total=False):
-    """What every backend of containers can be told."""
+    """The options of every backend of containers."""
 
     dockerfile_dir: str
     base_image: str | None
@@ -47,8 +47,8 @@ class ContainerOptions(TypedDict, total=False):
 class ContainerBackend(Backend):
     """The environment in containers of ``engine``.
 
-    ``base_image`` is what the built image is called; it is removed at the end unless the caller chose the name.
-    ``extra_args`` go to ``run``; ``command`` is run in the container instead of what the image says.
+    ``base_image`` is the name of the built image; it is removed at the end unless the caller chose the name.
+    ``extra_args`` go to ``run``; ``command`` is run in the container instead of the image's own.
     """
 
     capabilities = Capabilities(files=True, live_fork=True, concurrent_branches=True)
@@ -74,20 +74,20 @@ class ContainerBackend(Backend):
         self._extra_args = as_words(extra_args)
         self._command = as_words(command)
         self._container_name = container_name
-        self._names_begin = tag
+        self._name_prefix = tag
 
     # -- making and taking over
 
     def start(self, branch_id: str) -> Instance:
         self._build()
-        return self._begin(self.base_image, branch_id, self._first_command())
+        return self._start_container(self.base_image, branch_id, self._first_command())
 
     def attach(self) -> Instance:
-        """The container that was named. What became of ``main`` when it was last attached to is let go."""
+        """Take over the named container. Remove the one that ``main`` became when it was attached to before."""
         name = self._container_name or ""
         found = self.engine.find(name)
         if found is None or not found.is_running:
-            state = "there is none" if found is None else f"it has ended with status {found.exit_code}"
+            state = "it does not exist" if found is None else f"it has ended with status {found.exit_code}"
             raise BackendFailed(self.name, "attach", f"container {name!r}: {state}")
         for ours in self._containers():
             if self._is_of(ours, MAIN):
@@ -100,7 +100,7 @@ class ContainerBackend(Backend):
         return str(options.get("container_name"))
 
     def is_still(self, instance: Instance) -> bool:
-        """A name may be another container's by now, or lead to another one at another daemon."""
+        """Another container may have the name by now, here or at another daemon."""
         found = self.engine.find(self._container_name or "")
         return found is not None and self._attached_id.exists() and self._attached_id.read_text() == found.id
 
@@ -127,8 +127,8 @@ class ContainerBackend(Backend):
         settings: dict[str, object] = described["Config"] or {}
         return settings
 
-    def _begin(self, image: str, branch_id: str, command: Sequence[str]) -> Instance:
-        """A container that runs, with the arguments that a branch of that name gets."""
+    def _start_container(self, image: str, branch_id: str, command: Sequence[str]) -> Instance:
+        """Start a container, with the arguments that a branch of that name gets."""
         name = self._new_name(branch_id)
         arguments = self._arguments(branch_id)
         try:
@@ -147,15 +147,15 @@ class ContainerBackend(Backend):
             self.name,
             "run",
             f"the container's command ended at once with status {status}" + (f": {said}" if said else ""),
-            hint="give a command that stays: command=['sleep', 'infinity']",
+            hint="give a command that keeps running: command=['sleep', 'infinity']",
         )
 
     def _new_name(self, branch_id: str) -> str:
-        return f"{self._names_begin}-{_NOT_IN_NAMES.sub('_', branch_id)}-{secrets.token_hex(2)}"
+        return f"{self._name_prefix}-{_NOT_IN_NAMES.sub('_', branch_id)}-{secrets.token_hex(2)}"
 
     def _is_of(self, container: str, branch_id: str) -> bool:
         """Whether the name was made for that branch."""
-        return container.rpartition("-")[0] == f"{self._names_begin}-{_NOT_IN_NAMES.sub('_', branch_id)}"
+        return container.rpartition("-")[0] == f"{self._name_prefix}-{_NOT_IN_NAMES.sub('_', branch_id)}"
 
     def _arguments(self, branch_id: str) -> list[str]:
         return self._extra_args if branch_id == MAIN else without_host_ports(self._extra_args)
@@ -168,10 +168,10 @@ class ContainerBackend(Backend):
         return Image(id=snapshot_id, handle={"image": name}, sizes={"files": self.engine.added_bytes(name)})
 
     def spawn(self, image: Image, branch_id: str) -> Instance:
-        return self._begin(str(image.handle["image"]), branch_id, ())
+        return self._start_container(str(image.handle["image"]), branch_id, ())
 
     def replace(self, instance: Instance, image: Image, branch_id: str) -> Instance:
-        """As promised; where a port of the host is taken, the old one is set aside first, since both cannot have it."""
+        """Start a new container; if it takes a port of the host, set the old one aside first: both cannot have it."""
         is_in_the_way = branch_id == MAIN and takes_host_ports(self._extra_args) and not is_foreign(instance)
         if not is_in_the_way or not self.is_alive(instance):
             return super().replace(instance, image, branch_id)
@@ -217,7 +217,7 @@ class ContainerBackend(Backend):
     # -- ending
 
     def discard(self, instance: Instance) -> None:
-        """A container that someone else made is left as it is."""
+        """Remove the container; one that someone else made is left as it is."""
         if not is_foreign(instance):
             self.engine.remove_container(container_of(instance))
 
@@ -244,7 +244,7 @@ class ContainerBackend(Backend):
 
     def _containers(self) -> list[str]:
         """The containers that the environment has made, running or not."""
-        prefix = f"{self._names_begin}-"
+        prefix = f"{self._name_prefix}-"
         names = self.engine.ask("ps", "ps", "-a", "--filter", f"name={prefix}", "--format", "{{.Names}}")
         return [name for name in names.split() if name.startswith(prefix)]
 

@@ -52,7 +52,7 @@ class DockerCheckpointBackend(LiveContainerBackend):
 
     def start(self, branch_id: str) -> Instance:
         if not self.engine.is_experimental():
-            remedy = 'say "experimental": true in /etc/docker/daemon.json and start the daemon again'
+            remedy = 'set "experimental": true in /etc/docker/daemon.json and restart the daemon'
             raise BackendUnavailable(self.name, "checkpoints are off in the daemon", remedy=remedy)
         if not (self.engine.data_root() / "containers").is_dir():
             raise BackendUnavailable(self.name, "with checkpoint=True the daemon must be on this host")
@@ -65,16 +65,16 @@ class DockerCheckpointBackend(LiveContainerBackend):
         self._stop(container)
         try:
             self.engine.commit(container, image)
-            self._take_out(container, processes)
+            self._copy_checkpoint_out(container, processes)
         except BaseException:
-            self._go_on(container)
+            self._resume(container)
             self._remove(image, processes)
             raise
         saved = Image(id=snapshot_id, handle={"image": image})
         try:
-            self._go_on(container)
+            self._resume(container)
         except BackendFailed:
-            self._come_back_as(saved, container)
+            self._replace_by_saved(saved, container)
         sizes = {"files": self.engine.added_bytes(image), "memory": _size(processes)}
         return replace(saved, sizes=sizes)
 
@@ -83,7 +83,7 @@ class DockerCheckpointBackend(LiveContainerBackend):
         self._restore_into(image, name, self._arguments(branch_id))
         return Instance(id=name, handle={"container": name})
 
-    def _restore_beside(self, image: Image, container: str, stand_in: str) -> None:
+    def _restore_stand_in(self, image: Image, container: str, stand_in: str) -> None:
         self._restore_into(image, stand_in, self._arguments(MAIN if self._is_of(container, MAIN) else ""))
 
     def _restore_into(self, image: Image, container: str, arguments: Sequence[str]) -> None:
@@ -91,8 +91,8 @@ class DockerCheckpointBackend(LiveContainerBackend):
             self.engine.launch(
                 "create", "--name", container, "--user", "0", *arguments, str(image.handle["image"])
             )
-            self._put_in(container, self._processes(image.id))
-            self._go_on(container)
+            self._copy_checkpoint_in(container, self._processes(image.id))
+            self._resume(container)
             self._wait_for_init(container)
         except BaseException:
             self.engine.remove_container(container)
@@ -110,26 +110,26 @@ class DockerCheckpointBackend(LiveContainerBackend):
         self._stop(container_of(instance))
 
     def _bring_back(self, instance: Instance) -> None:
-        self._go_on(container_of(instance))
+        self._resume(container_of(instance))
 
     # -- the daemon's checkpoints
 
     def _stop(self, container: str) -> None:
         """Save the processes where the daemon keeps them, and end them."""
-        self._forget(container)  # what one who was killed has left
+        self._remove_checkpoint(container)  # what a killed caller has left
         self._ask_criu("checkpoint", "checkpoint", "create", container, CHECKPOINT)
 
-    def _go_on(self, container: str) -> None:
+    def _resume(self, container: str) -> None:
         with self._starting:
             self._ask_criu("restore", "start", "--checkpoint", CHECKPOINT, container)
-        self._forget(container)
+        self._remove_checkpoint(container)
 
-    def _forget(self, container: str) -> None:
+    def _remove_checkpoint(self, container: str) -> None:
         with suppress(FileNotFoundError):
-            shutil.rmtree(self._kept(container))
+            shutil.rmtree(self._checkpoint_directory(container))
 
-    def _was_cut_off(self, container: str) -> bool:
-        return self._kept(container).is_dir()
+    def _is_stopped_by_snapshot(self, container: str) -> bool:
+        return self._checkpoint_directory(container).is_dir()
 
     def _ask_criu(self, operation: str, *words: str) -> None:
         try:
@@ -137,20 +137,20 @@ class DockerCheckpointBackend(LiveContainerBackend):
         except BackendFailed as error:
             raise BackendFailed(self.name, operation, reason_in_log(error.reason)) from error
 
-    def _kept(self, container: str) -> Path:
+    def _checkpoint_directory(self, container: str) -> Path:
         found = self.engine.find(container)
         identity = "" if found is None else found.id
         return self.engine.data_root() / "containers" / identity / "checkpoints" / CHECKPOINT
 
-    def _take_out(self, container: str, target: Path) -> None:
+    def _copy_checkpoint_out(self, container: str, target: Path) -> None:
         try:
-            shutil.copytree(self._kept(container), target, symlinks=True)
+            shutil.copytree(self._checkpoint_directory(container), target, symlinks=True)
         except OSError as error:
             raise BackendFailed(self.name, "snapshot", str(error)) from error
 
-    def _put_in(self, container: str, source: Path) -> None:
+    def _copy_checkpoint_in(self, container: str, source: Path) -> None:
         try:
-            shutil.copytree(source, self._kept(container), symlinks=True)
+            shutil.copytree(source, self._checkpoint_directory(container), symlinks=True)
         except OSError as error:
             raise BackendFailed(self.name, "restore", str(error)) from error
 

@@ -1,4 +1,4 @@
-"""The docker client, and the daemon it speaks to."""
+"""The docker client, and the daemon that it connects to."""
 
 import os
 import shutil
@@ -23,13 +23,13 @@ class DockerEngine(Engine):
 
     @classmethod
     def of(cls, backend: str, host: str | None) -> "DockerEngine":
-        """The daemon that is named, else the host's, whatever DOCKER_HOST says now."""
+        """Use the daemon that is named, else the host's, whatever DOCKER_HOST says now."""
         environ = {name: value for name, value in os.environ.items() if name != "DOCKER_HOST"}
         return cls(backend, {**environ, "DOCKER_HOST": host} if host else environ)
 
     @classmethod
     def probe(cls, host: str | None = None) -> Availability:
-        """Whether the client is there, and the daemon that is named, else the caller's."""
+        """Whether the client can be used, and the daemon that is named, else the caller's."""
         program = shutil.which(cls.name)
         if program is None:
             return Availability(
@@ -41,7 +41,7 @@ class DockerEngine(Engine):
                 "version", "version", "--format", "{{.Server.Version}}", timeout_s=PROBE_TIMEOUT_S
             )
         except BackendFailed as error:
-            remedy = "start the docker daemon, or say in DOCKER_HOST where it is"
+            remedy = "start the docker daemon, or name its address in DOCKER_HOST"
             return Availability(is_available=False, reason=error.reason, remedy=remedy)
         return Availability(is_available=True, detail=f"docker {version}")
 
@@ -53,7 +53,7 @@ class DockerEngine(Engine):
         )
 
     def _builder(self) -> Mapping[str, str]:
-        """A client without its builder plugin refuses to build unless it is told to use the daemon's old one."""
+        """A client without its builder plugin refuses to build, unless it is set to use the daemon's old builder."""
         try:
             self.ask("buildx", "buildx", "version", timeout_s=PROBE_TIMEOUT_S)
         except BackendFailed:

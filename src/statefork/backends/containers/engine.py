@@ -1,4 +1,4 @@
-"""The command line of a container engine, docker or podman: run it, and say in its own words why it failed.
+"""The command line of a container engine, docker or podman: run it, and report in its own words why it failed.
 
 Read next: :mod:`statefork.backends.processes.client_commands`, by which commands in containers are run and ended.
 """
@@ -42,7 +42,7 @@ _PASSED_PREFIXES = (
 
 
 def callers_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """What of the caller's environment an engine is configured by; its language is ours, since we read its words."""
+    """The caller's variables that configure an engine; its language is ours, since we read its messages."""
     kept = {
         name: value
         for name, value in environ.items()
@@ -64,7 +64,7 @@ class ContainerFacts:
 class Engine(ABC):
     """One engine, reached in one way: ``command`` with its general options, in ``env``.
 
-    ``backend`` is in whose name failures are told.
+    Failures are reported in the name of ``backend``.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Engine(ABC):
 
     @abstractmethod
     def remove_container(self, container: str) -> None:
-        """Remove it, running or not, with its anonymous volumes; gone already is fine."""
+        """Remove it, running or not, with its anonymous volumes; it may have been removed already."""
 
     def remove_image(self, image: str) -> None:
         self.remove("rmi", "rmi", image)
@@ -111,13 +111,13 @@ class Engine(ABC):
         return done.stdout.strip()
 
     def remove(self, operation: str, *words: str) -> None:
-        """As :meth:`ask`, for what may be gone already."""
+        """As :meth:`ask`, for what may have been removed already."""
         done = self._run(operation, words, TIMEOUT_S)
         if done.status != 0 and not any(word in done.stderr.lower() for word in _GONE):
             raise BackendFailed(self.backend, operation, reason_of(done))
 
     def find(self, container: str) -> ContainerFacts | None:
-        """What the engine knows of a container; None if it knows none of that name."""
+        """What the engine knows of a container; None if it knows no container of that name."""
         described = self.describe(container)
         if described is None:
             return None
@@ -130,7 +130,7 @@ class Engine(ABC):
         )
 
     def describe(self, container: str) -> dict[str, Any] | None:
-        """All that the engine tells of a container."""
+        """All that the engine knows of a container; None if it knows no container of that name."""
         done = self._run("inspect", ("container", "inspect", container), TIMEOUT_S)
         if done.status == 0:
             [described] = json.loads(done.stdout)
@@ -196,7 +196,7 @@ class Engine(ABC):
     def pipe(
         self, container: str, words: Sequence[str], stdin: IO[bytes] | None, stdout: IO[bytes]
     ) -> tuple[int, str]:
-        """Run a program as root in a container, between two files; answers its exit status and what it complained of."""
+        """Run a program as root in a container, between two files; returns its exit status and its error messages."""
         try:
             done = run_tool(
                 (*self._command, "exec", "-i", "-u", "0", container, *words),

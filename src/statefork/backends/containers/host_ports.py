@@ -1,4 +1,4 @@
-"""The ports of the host in an engine's arguments. Only one container can have each, so only the branch main does."""
+"""The ports of the host in an engine's arguments. Only one container can have each, so only ``main`` gets them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -25,7 +25,7 @@ def without_host_ports(arguments: Sequence[str]) -> list[str]:
 
 
 def _parsed(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Each argument as it begins and, if it says what to publish, that value."""
+    """Each argument, split into its beginning and the port that it publishes; None if it publishes none."""
     is_value = False
     for argument in arguments:
         option, equals, value = argument.partition("=")

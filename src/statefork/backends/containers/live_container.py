@@ -1,8 +1,8 @@
 """Containers whose processes are part of the state: our init runs in each and owns the shell that commands run in.
 
 In a container of our own it is the first process; in one that someone else made it is added, as a child of the first. It
-is reached from the host, through the container's root directory, so nothing of ours hangs on the container when it is
-saved.
+is reached from the host, through the container's root directory, so nothing of ours is attached to the container when
+it is saved.
 
 Read next: :mod:`statefork.backends.hybrid` and :mod:`statefork.backends.containers.docker_checkpoint`, which save it.
 """
@@ -31,7 +31,7 @@ __all__ = ["LiveContainerBackend"]
 
 INIT = "/.waypoint/init"
 INIT_TIMEOUT_S = 20.0
-INIT_POLL_S = 0.005  # a socket that is about to appear inside the container: nothing tells us when
+INIT_POLL_S = 0.005  # a socket that is about to appear inside the container: no event says when
 SERVICE_LOG = "/.waypoint/service.log"
 _SHELLS = (*SHELL_NAMES, "busybox")
 
@@ -87,7 +87,7 @@ class LiveContainerBackend(ContainerBackend):
         self._agent(container).open_shell(profile, cwd=cwd, env=env, user=user)
 
     def _start_service(self, container: str, settings: Mapping[str, Any]) -> None:
-        """Start what the image or the caller wants to be run, unless that is only a shell: there is one."""
+        """Start what the image or the caller wants to be run, unless that is only a shell: one runs already."""
         words = self._command or [*(settings.get("Entrypoint") or ()), *(settings.get("Cmd") or ())]
         if not words or (len(words) == 1 and PurePosixPath(words[0]).name in _SHELLS):
             return
@@ -106,11 +106,11 @@ class LiveContainerBackend(ContainerBackend):
 
     # -- saving
 
-    def _come_back_as(self, saved: Image, container: str) -> None:
-        """Let a container that cannot go on in place go on all the same, as what was just saved, under its name."""
+    def _replace_by_saved(self, saved: Image, container: str) -> None:
+        """Replace a container that cannot be resumed in place: restore what was just saved, under its name."""
         stand_in = f"{container}-{secrets.token_hex(2)}"
         try:
-            self._restore_beside(saved, container, stand_in)
+            self._restore_stand_in(saved, container, stand_in)
         except BackendFailed as error:
             self.delete(saved)
             again = f"{self.engine.name} start {container}"
@@ -118,14 +118,14 @@ class LiveContainerBackend(ContainerBackend):
                 self.name,
                 "snapshot",
                 f"container {container} has stopped and cannot be restored: {error.reason}",
-                hint=f"restore an earlier snapshot; {again} starts it anew, with its files",
+                hint=f"restore an earlier snapshot; {again} starts it again, with its files",
             ) from error
         self.engine.remove_container(container)
         self.engine.ask("rename", "rename", stand_in, container)
 
     @abstractmethod
-    def _restore_beside(self, image: Image, container: str, stand_in: str) -> None:
-        """Bring an image to life as ``stand_in``, with all that ``container`` has, which stands still."""
+    def _restore_stand_in(self, image: Image, container: str, stand_in: str) -> None:
+        """Restore an image as ``stand_in``, with the same arguments as ``container``, which is stopped."""
 
     # -- working
 
@@ -139,17 +139,17 @@ class LiveContainerBackend(ContainerBackend):
         return ShellClient(f"/proc/{self._pid(container)}/root/.")
 
     def _pid(self, container: str) -> int:
-        """The host's pid of the container's first process. Asked of the engine once for each life of the container."""
+        """The host's pid of the container's first process. The engine is asked once for each life of the container."""
         with self._pids_lock:
             pid, started = self._pids.get(container, (0, ""))
         if pid and _start_time(pid) == started:
             return pid
         found = self.engine.find(container)
-        if found is not None and not found.is_running and self._was_cut_off(container):
-            self._go_on(container)
+        if found is not None and not found.is_running and self._is_stopped_by_snapshot(container):
+            self._resume(container)
             found = self.engine.find(container)
         if found is None or not found.is_running:
-            state = "is gone" if found is None else f"has ended with status {found.exit_code}"
+            state = "no longer exists" if found is None else f"has ended with status {found.exit_code}"
             raise BackendFailed(
                 self.name, "exec", f"container {container} {state}", hint="restore a snapshot"
             )
@@ -158,12 +158,12 @@ class LiveContainerBackend(ContainerBackend):
         return found.pid
 
     @abstractmethod
-    def _was_cut_off(self, container: str) -> bool:
-        """Whether a container that stands still was stopped to be saved, and whoever did it was killed before it went on."""
+    def _is_stopped_by_snapshot(self, container: str) -> bool:
+        """Whether a stopped container was stopped to be saved, and whoever did it was killed before resuming it."""
 
     @abstractmethod
-    def _go_on(self, container: str) -> None:
-        """Let a container that was stopped to be saved go on in place."""
+    def _resume(self, container: str) -> None:
+        """Resume, in place, a container that was stopped to be saved."""
 
     @abstractmethod
     def _set_aside(self, instance: Instance) -> None: ...
@@ -173,7 +173,7 @@ class LiveContainerBackend(ContainerBackend):
 
 
 def _start_time(pid: int) -> str:
-    """What tells this process from a later one of the same number; empty if it has ended."""
+    """What distinguishes this process from a later one of the same pid; empty if it has ended."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             fields = file.read().rpartition(")")[2].split()

@@ -1,4 +1,4 @@
-"""What the published ``extra_args`` may say: the few arguments of ``docker run`` that a sandbox understands."""
+"""The published option ``extra_args``: the few arguments of ``docker run`` that a sandbox understands."""
 
 import getopt
 import shlex
@@ -38,13 +38,13 @@ def as_words(value: str | Sequence[str] | None) -> list[str]:
 
 
 def parse_run_arguments(words: str | Sequence[str]) -> RunArguments:
-    """Raises WrongUse for what has no meaning here, such as a published port."""
+    """Parse ``extra_args``. Raises WrongUse for what has no meaning here, such as a published port."""
     try:
         options, rest = getopt.getopt(as_words(words), "v:e:w:", ["volume=", "env=", "workdir="])
     except getopt.GetoptError as error:
         raise WrongUse(f"extra_args: {error}", hint="known are -v, -e and -w") from error
     if rest:
-        raise WrongUse(f"extra_args: {rest[0]!r} is no option", hint="known are -v, -e and -w")
+        raise WrongUse(f"extra_args: {rest[0]!r} is not an option", hint="known are -v, -e and -w")
     volumes, env, workdir = [], {}, None
     for option, value in options:
         if option in ("-v", "--volume"):

@@ -1,1 +1,1 @@
-"""MicroVMs. :mod:`~statefork.backends.microvm.backend` is the way in."""
+"""MicroVMs. Start with :mod:`~statefork.backends.microvm.backend`."""

@@ -1,7 +1,7 @@
 """Whether KVM on this host really runs a stock kernel.
 
 ``/dev/kvm`` alone says little: there are hosts whose KVM takes only kernels that were made for it, and emulates all
-others so slowly that they never boot. So it is tried once, for a few seconds, and the verdict is kept beside the kernel.
+others so slowly that they never boot. So it is tried once, for a few seconds; the verdict is kept next to the kernel.
 """
 
 import json
@@ -23,7 +23,7 @@ from waypoint.store.lock import locked
 __all__ = ["Verdict", "known_verdict", "try_kvm"]
 
 FIRST_WORD = b"Linux version"
-BOOT_TIMEOUT_S = 5.0  # a working KVM says the first word within a tenth of a second
+BOOT_TIMEOUT_S = 5.0  # a working KVM prints the first words within a tenth of a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class Verdict:
 
 
 def known_verdict(directory: Path) -> Verdict | None:
-    """What was found out earlier on this host, if it was and nothing has changed since."""
+    """The verdict found earlier on this host; None if there is none, or the host's kernel has changed since."""
     try:
         found = json.loads((directory / "kvm.json").read_text())
         if found["host"] == os.uname().release:
             return Verdict(found["works"], found["reason"])
     except (OSError, ValueError, KeyError):
-        pass  # never tried, or by another version: try again
+        pass  # never tried, or recorded by another version: try again
     return None
 
 
@@ -96,7 +96,7 @@ def _says(console: socket.socket, word: bytes) -> bool:
             data = console.recv(4096)
         except ConnectionResetError:
             return False
-        if not data:  # it has given up
+        if not data:  # the machine has ended
             return False
         said += data
     return True

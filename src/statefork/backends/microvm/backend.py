@@ -1,7 +1,7 @@
 """MicroVMs: every instance is a virtual machine with a kernel of its own, saved whole and cloned by reference.
 
 Our init is the first process of the session inside, so the shell, its terminal and whatever runs there are part of the
-state. Which virtual machine monitor carries the machines is the driver's affair: QEMU's ``microvm``, or Firecracker.
+state. A driver knows which virtual machine monitor runs the machines: QEMU's ``microvm``, or Firecracker.
 """
 
 import os
@@ -25,14 +25,14 @@ from statefork.backend import (
 )
 from statefork.backends.microvm.accelerator import try_kvm
 from statefork.backends.microvm.base import Base
-from statefork.backends.microvm.driver import Driver, Kernel, Shape, being_saved, settle
+from statefork.backends.microvm.driver import Driver, Kernel, Shape, being_saved, resume_interrupted
 from statefork.backends.microvm.firecracker import PROGRAM, FirecrackerDriver
 from statefork.backends.microvm.kernel import fetch_kernel
 from statefork.backends.microvm.process import VmProcess
 from statefork.backends.microvm.program import run_program
 from statefork.backends.microvm.qemu import QemuDriver
 from statefork.backends.microvm.storage import Storage, remove_directory
-from statefork.backends.microvm.template import Recipe, drop_half_made, held_template
+from statefork.backends.microvm.template import Recipe, drop_half_made, locked_template
 from statefork.backends.processes.exec_files import Execute, copy_in, copy_out
 from statefork.backends.processes.failures import explained
 from statefork.errors import BackendFailed, WrongUse
@@ -97,12 +97,12 @@ class MicrovmBackend(Backend):
         for name, availability in found.items():
             if availability.is_available:
                 others = "; ".join(
-                    f"not {other}: {told.reason}" for other, told in found.items() if other != name
+                    f"not {other}: {answer.reason}" for other, answer in found.items() if other != name
                 )
                 return Availability(is_available=True, detail=f"{availability.detail} ({others})")
         return Availability(
             is_available=False,
-            reason="; ".join(told.reason for told in found.values()),
+            reason="; ".join(answer.reason for answer in found.values()),
             remedy=found["qemu"].remedy,
         )
 
@@ -115,7 +115,7 @@ class MicrovmBackend(Backend):
             recipe = Recipe(
                 driver=driver, kernel=self._kernel(), base=base, shape=self._shape, disk_mb=self._disk_mb
             )
-            with held_template(
+            with locked_template(
                 root, recipe, lambda directory, left: _connect(driver, directory, left)
             ) as template:
                 instance = self._load(root, driver, template)
@@ -159,7 +159,7 @@ class MicrovmBackend(Backend):
         with explained(self.name, "cleanup"):
             if self._storage.directory.is_dir():
                 with self._storage.opened() as root:
-                    for directory in self._own(root).glob("machines/*"):  # of a call that was cut off
+                    for directory in self._own(root).glob("machines/*"):  # of a call that was interrupted
                         if (process := VmProcess.noted_in(directory)) is not None:
                             process.end()
                     remove_directory(self._own(root))
@@ -189,7 +189,7 @@ class MicrovmBackend(Backend):
     def connect(self, instance: Instance) -> ShellClient:
         """A connection to the init inside. Raises Broken."""
         directory, driver = self.machine_directory(instance), self._driver(instance.handle)
-        settle(directory, lambda: driver.go_on(directory))
+        resume_interrupted(directory, lambda: driver.resume(directory))
         return _connect(driver, directory, ANSWER_TIMEOUT_S)
 
     def machine_directory(self, instance: Instance) -> Path:
@@ -197,7 +197,7 @@ class MicrovmBackend(Backend):
         with self._storage.opened() as root:
             return self._machine_directory(root, instance)
 
-    # -- beneath
+    # -- internal
 
     def _choose_driver(self) -> Driver:
         """What the caller wants, else the best that works here."""
@@ -223,7 +223,7 @@ class MicrovmBackend(Backend):
 
     def _load(self, root: Path, driver: Driver, image: Path) -> Instance:
         if not image.is_dir():
-            raise BackendFailed(self.name, "restore", f"{image} is gone")
+            raise BackendFailed(self.name, "restore", f"{image} no longer exists")
         name = secrets.token_hex(4)
         directory = self._own(root) / "machines" / name
         directory.mkdir(parents=True, mode=0o700)
@@ -232,7 +232,7 @@ class MicrovmBackend(Backend):
             process = driver.load(image, directory, self._shape)
             process.note_in(directory)
             _set_origin(directory, image)
-            # Before anyone uses it, it gets the time and random numbers of its own.
+            # Before anyone uses it, set its clock and seed its random numbers.
             _connect(driver, directory, ANSWER_TIMEOUT_S, renew=True).close()
         except BaseException:
             if process is not None:
@@ -261,7 +261,7 @@ class MicrovmBackend(Backend):
 
 
 def _host_problem() -> Availability | None:
-    """What keeps any driver from working here."""
+    """Why no driver at all can work here; None if each has to be asked."""
     if platform.machine() != "x86_64":
         return Availability(is_available=False, reason=f"no guest kernel for {platform.machine()} is known")
     if os.geteuid() != 0:
@@ -277,7 +277,7 @@ def _added(image: Path, origin: Path) -> dict[str, int]:
 
 
 def _origin(directory: Path) -> Path:
-    """What a running machine was loaded from, or saved as last."""
+    """The image that a running machine was loaded from, or saved as last."""
     return Path(os.readlink(directory / "origin"))
 
 
@@ -305,8 +305,9 @@ def _connect(driver: Driver, directory: Path, timeout_s: float, *, renew: bool =
 class FirecrackerBackend(MicrovmBackend):
     """The same on Firecracker alone, with the options that were published for it.
 
-    ``firecracker_dir`` (or ``fire_parent_dir``) is where the machines lie, unless it is ``/tmp``, which belongs to everyone: then they lie in the
-    state directory. ``inject_dir`` is left out if there is no such directory. ``fire_binary`` is Firecracker's program.
+    ``firecracker_dir`` (or ``fire_parent_dir``) is where the machines are kept, unless it is ``/tmp``, which belongs to
+    everyone: then they are kept in the state directory. ``inject_dir`` is ignored if there is no such directory.
+    ``fire_binary`` is Firecracker's program.
     """
 
     name = "firecracker"

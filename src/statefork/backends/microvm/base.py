@@ -26,7 +26,7 @@ class Base:
 
     @classmethod
     def chosen(cls, source: str | Path | None, dockerfile_dir: str | Path | None) -> "Base":
-        """From what the caller said; nothing at all means the Dockerfile of the current directory."""
+        """From the caller's options; without any, the Dockerfile of the current directory."""
         if source is not None and dockerfile_dir is not None:
             raise WrongUse("base= and dockerfile_dir= exclude each other")
         if source is not None:
@@ -37,7 +37,7 @@ class Base:
         if not (directory / "Dockerfile").is_file():
             raise WrongUse(
                 f"no Dockerfile in {directory}",
-                hint="say base= (a directory or a tar archive) or dockerfile_dir=",
+                hint="give base= (a directory or a tar archive) or dockerfile_dir=",
             )
         if not BuiltRootfs.is_possible():
             raise BackendUnavailable("microvm", "buildah is not installed", remedy="apt-get install buildah")
@@ -58,13 +58,13 @@ class Base:
         return found.hexdigest()
 
     @contextmanager
-    def opened(self, room: Path, build: BuiltRootfs) -> Iterator[Rootfs]:
-        """The files, as a directory: unpacked into ``room``, or built and mounted as ``build``."""
+    def opened(self, target: Path, build: BuiltRootfs) -> Iterator[Rootfs]:
+        """The files, as a directory: unpacked into ``target``, or built and mounted as ``build``."""
         if self.source is not None:
             try:
-                yield unpacked(self.source, room)
+                yield unpacked(self.source, target)
             finally:
-                remove_directory(room)
+                remove_directory(target)
             return
         assert self.dockerfile_dir is not None
         try:

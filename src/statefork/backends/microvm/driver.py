@@ -1,7 +1,7 @@
-"""What a virtual machine monitor must be able to do to carry microVMs. Two do: QEMU and Firecracker.
+"""What a virtual machine monitor must be able to do to run microVMs. Two can: QEMU and Firecracker.
 
-A machine lives in a directory of its own: its disk, its memory where that is a file, its sockets. A saved one is such a
-directory too. All of them lie on one file system, which copies files by reference.
+A machine has a directory of its own: its disk, its memory where that is a file, its sockets. A saved one is such a
+directory too. All of them are on one file system, which copies files by reference.
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from statefork.backends.microvm.line import Line
 from statefork.backends.microvm.process import VmProcess
 from statefork.errors import BackendUnavailable
 
-__all__ = ["DISK", "Driver", "Kernel", "Shape", "being_saved", "settle"]
+__all__ = ["DISK", "Driver", "Kernel", "Shape", "being_saved", "resume_interrupted"]
 
 DISK = "disk"
 """The name of the disk in the directory of a machine, running or saved."""
@@ -58,7 +58,7 @@ class Driver(ABC):
             raise BackendUnavailable("microvm", found.reason, remedy=found.remedy)
 
     def to_handle(self) -> dict[str, str | int]:
-        """What finds the same driver again for a machine that it has made."""
+        """What is needed to find the same driver again for a machine that it has made."""
         return {"driver": self.name}
 
     @abstractmethod
@@ -71,15 +71,15 @@ class Driver(ABC):
 
     @abstractmethod
     def save(self, directory: Path, target: Path) -> None:
-        """Save a running machine into the new directory ``target``; it goes on, also if that fails."""
+        """Save a running machine into the new directory ``target``; it keeps running, also if that fails."""
 
     @abstractmethod
-    def go_on(self, directory: Path) -> None:
-        """Let a machine that was stopped to be saved go on; one that runs is not changed."""
+    def resume(self, directory: Path) -> None:
+        """Resume a machine that was stopped to be saved; one that runs is not changed."""
 
     @abstractmethod
     def load(self, image: Path, directory: Path, shape: Shape) -> VmProcess:
-        """Bring a saved machine to life in the new directory ``directory``, running."""
+        """Start a saved machine in the new directory ``directory``."""
 
     @abstractmethod
     def connect(self, directory: Path, timeout_s: float) -> Line:
@@ -99,17 +99,17 @@ _MARK = "being-saved"
 
 @contextmanager
 def being_saved(notes: Path) -> Iterator[None]:
-    """A machine stands still while it is saved: for as long as the block lasts a mark in ``notes`` says so.
+    """Mark in ``notes``, for as long as the block lasts, that a machine is stopped because it is being saved.
 
-    Whoever is killed leaves it there, so that the next one knows.
+    If we are killed, or the block fails, the mark stays there, so that the next caller knows.
     """
     (notes / _MARK).touch()
     yield
     (notes / _MARK).unlink()
 
 
-def settle(notes: Path, go_on: Callable[[], None]) -> None:
-    """Let a machine go on if whoever saved it was killed, or failed, before it did."""
+def resume_interrupted(notes: Path, resume: Callable[[], None]) -> None:
+    """Resume a machine if whoever saved it was killed, or failed, before doing so."""
     if (notes / _MARK).exists():
-        go_on()
+        resume()
         (notes / _MARK).unlink(missing_ok=True)

@@ -47,7 +47,7 @@ class FirecrackerDriver(Driver):
             return Availability(
                 is_available=False,
                 reason=f"no {program} program on the PATH" if program == PROGRAM else f"no program {program}",
-                remedy="put the program of its releases there, 1.8 or newer",
+                remedy="put the program from Firecracker's releases there, 1.8 or newer",
             )
         problem = device_problem() or module_problem()
         if problem is not None:
@@ -89,7 +89,7 @@ class FirecrackerDriver(Driver):
     def save(self, directory: Path, target: Path) -> None:
         save_snapshot(FirecrackerApi(directory, API_SOCKET), {DISK: directory / DISK}, target)
 
-    def go_on(self, directory: Path) -> None:
+    def resume(self, directory: Path) -> None:
         resume(FirecrackerApi(directory, API_SOCKET))
 
     def load(self, image: Path, directory: Path, shape: Shape) -> VmProcess:
@@ -115,7 +115,7 @@ class FirecrackerDriver(Driver):
                 raise ConnectionRefusedError("the machine does not take connections")
             except (ConnectionRefusedError, ConnectionResetError):
                 line.close()
-                # A machine that boots refuses until its relay listens; nothing tells when.
+                # A machine that boots refuses until its relay listens; no event says when.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(ASK_AGAIN_S)
@@ -125,9 +125,9 @@ class FirecrackerDriver(Driver):
 
 
 def launch(program: str, directory: Path, api_socket: str, notes: Path) -> tuple[VmProcess, FirecrackerApi]:
-    """Start Firecracker in ``directory``, as nobody's child; return when its API answers. Raises BackendFailed.
+    """Start Firecracker in ``directory``, not as our child; return when its API answers. Raises BackendFailed.
 
-    Who it is, and what it complains of, is written down in ``notes``.
+    Its pid and its errors are written to files in ``notes``.
     """
     command = ["env", f"--chdir={directory}", program, "--api-sock", api_socket]
     socket_file = directory / api_socket
@@ -142,7 +142,7 @@ def launch(program: str, directory: Path, api_socket: str, notes: Path) -> tuple
 
 
 def _await_answer(api: FirecrackerApi, notes: Path) -> VmProcess:
-    """Who answers. It makes its socket in its own time."""
+    """Wait until the API answers; return the process that does. No event says when it has made its socket."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:
@@ -158,7 +158,7 @@ def _await_answer(api: FirecrackerApi, notes: Path) -> VmProcess:
 
 
 def save_snapshot(api: FirecrackerApi, disks: dict[str, Path], target: Path) -> None:
-    """Save memory and disks of the same moment; the machine is paused meanwhile, and goes on also on failure."""
+    """Save memory and disks of the same moment; the machine is paused meanwhile, and resumed also on failure."""
     with UndoStack("snapshot of a microVM") as undo:
         undo.always("resume", lambda: resume(api))
         api.patch("/vm", {"state": "Paused"})
@@ -175,12 +175,12 @@ def save_snapshot(api: FirecrackerApi, disks: dict[str, Path], target: Path) -> 
 
 
 def resume(api: FirecrackerApi) -> None:
-    """Let a machine that was paused go on; one that runs is not changed."""
+    """Resume a machine that was paused; one that runs is not changed."""
     api.patch("/vm", {"state": "Resumed"})
 
 
 def load_snapshot(api: FirecrackerApi, image: Path) -> None:
-    """Bring a saved machine to life in a fresh Firecracker."""
+    """Load a saved machine into a new Firecracker and let it run."""
     api.put(
         "/snapshot/load",
         {
@@ -192,7 +192,7 @@ def load_snapshot(api: FirecrackerApi, image: Path) -> None:
 
 
 def _read_line(line: Line) -> bytes:
-    """Up to its end and not a byte further: what follows is the machine's."""
+    """Read up to the end of the line and not a byte further: what follows comes from the machine."""
     said = b""
     while not said.endswith(b"\n"):
         byte = line.receive_raw(1)

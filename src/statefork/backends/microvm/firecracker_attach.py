@@ -1,7 +1,7 @@
 """A Firecracker machine that someone else has started, reached by ssh as its owner reaches it.
 
-It is saved through its API and restored into a new Firecracker process behind the same API socket, with its disks put
-back where they were. Its network address and its files are its own, so it cannot live twice: there are no branches, and a
+It is saved through its API and restored into a new Firecracker process with the same API socket; its disks are restored
+to the same paths. Its network address and its files are its own, so it cannot live twice: there are no branches, and a
 restore that fails leaves it ended, to be restored again.
 """
 
@@ -23,7 +23,7 @@ from statefork.backend import (
     Image,
     Instance,
 )
-from statefork.backends.microvm.driver import being_saved, settle
+from statefork.backends.microvm.driver import being_saved, resume_interrupted
 from statefork.backends.microvm.firecracker import (
     PROGRAM,
     FirecrackerDriver,
@@ -42,7 +42,7 @@ from statefork.backends.processes.client_commands import (
     run_through_client,
 )
 from statefork.backends.processes.failures import explained
-from statefork.backends.processes.private_directory import make_private_room
+from statefork.backends.processes.private_directory import make_private_directory
 from statefork.errors import BackendFailed, WrongUse
 from waypoint.kernel.processes.programs import Finished, Popen, run_tool, spawn
 
@@ -126,13 +126,13 @@ class FirecrackerAttachBackend(Backend):
         if served_by != self._pid:
             raise WrongUse(f"{self._api_socket} belongs to process {served_by}, not {self._pid}")
         with explained(self.name, "attach"):
-            self._make_room()
+            self._make_own_directory()
         return Instance(id=str(self._pid), handle=process.to_handle())
 
     def snapshot(self, instance: Instance, snapshot_id: str) -> Image:
         target = self._images / snapshot_id
         with explained(self.name, "snapshot"):
-            self._make_room()
+            self._make_own_directory()
             target.mkdir(mode=0o700)
             try:
                 disks = self._disks(instance)
@@ -150,10 +150,10 @@ class FirecrackerAttachBackend(Backend):
         with explained(self.name, "restore"):
             if not Path(f"/sys/class/net/{self._tap_dev}").exists():
                 raise BackendFailed(
-                    self.name, "restore", f"the machine's network device {self._tap_dev} is gone"
+                    self.name, "restore", f"the machine's network device {self._tap_dev} no longer exists"
                 )
             for name, path in image.handle.items():
-                self._put_back(self._images / image.id / f"disk-{name}", Path(str(path)))
+                self._restore_disk(self._images / image.id / f"disk-{name}", Path(str(path)))
             self._api_socket.unlink(missing_ok=True)
             process, api = launch(self._program, self._vm_dir, os.fspath(self._api_socket), self.home)
             try:
@@ -165,9 +165,9 @@ class FirecrackerAttachBackend(Backend):
             return Instance(id=str(process.pid), handle=process.to_handle())
 
     def replace(self, instance: Instance, image: Image, branch_id: str) -> Instance:
-        """It cannot live twice: it ends first."""
+        """End the machine first: it cannot live twice."""
         if not (self._images / image.id).is_dir():
-            raise BackendFailed(self.name, "restore", f"{self._images / image.id} is gone")
+            raise BackendFailed(self.name, "restore", f"{self._images / image.id} no longer exists")
         VmProcess.from_handle(instance.handle).end()
         return self.spawn(image, branch_id)
 
@@ -190,7 +190,7 @@ class FirecrackerAttachBackend(Backend):
         self._copy("copy_out", f"{self._host}:{path}", os.fspath(target))
 
     def discard(self, instance: Instance) -> None:
-        """It is left to whom it belongs."""
+        """Do nothing: the machine belongs to someone else."""
 
     def delete(self, image: Image) -> None:
         remove_directory(self._images / image.id)
@@ -204,15 +204,15 @@ class FirecrackerAttachBackend(Backend):
     def close(self) -> None:
         remove_directory(self._images)
 
-    # -- beneath
+    # -- internal
 
-    def _make_room(self) -> None:
-        make_private_room(self._checkpoint_dir, self.tag, option="checkpoint_dir")
+    def _make_own_directory(self) -> None:
+        make_private_directory(self._checkpoint_dir, self.tag, option="checkpoint_dir")
 
     def _require_alive(self, instance: Instance) -> None:
         if not self.is_alive(instance):
             raise BackendFailed(self.name, "exec", "the machine has ended", hint="restore a snapshot")
-        settle(self.home, lambda: resume(self._api))
+        resume_interrupted(self.home, lambda: resume(self._api))
 
     def _disks(self, instance: Instance) -> dict[str, Path]:
         """The files behind the machine's disks, by the names that Firecracker knows; read-only ones never change."""
@@ -224,14 +224,14 @@ class FirecrackerAttachBackend(Backend):
             if not drive["is_read_only"]
         }
 
-    def _put_back(self, saved: Path, disk: Path) -> None:
+    def _restore_disk(self, saved: Path, disk: Path) -> None:
         draft = disk.with_name(f".{disk.name}.{self.tag}")
         draft.unlink(missing_ok=True)
         clone_file(saved, draft)
         draft.rename(disk)
 
     def _wait_until_reachable(self) -> None:
-        """The network of a restored machine needs a moment; no event tells when it is there."""
+        """The network of a restored machine needs a moment; no event says when it works."""
         deadline = time.monotonic() + SSH_READY_TIMEOUT_S
         while (done := self._over_ssh("true", SSH_READY_TIMEOUT_S)).status == SSH_FAILED:
             if time.monotonic() > deadline:
@@ -239,7 +239,7 @@ class FirecrackerAttachBackend(Backend):
             time.sleep(ASK_AGAIN_S)
 
     def _start_ssh(self, words: Sequence[str], out: IO[bytes], err: IO[bytes]) -> "Popen[bytes]":
-        # The login's shell leads a session of its own; what it becomes does so too.
+        # The login's shell leads a session of its own; so does the program that it becomes.
         text = f"exec {shlex.join(words)}"
         return spawn([self._ssh, *self._ssh_options, self._host, text], stdout=out, stderr=err)
 

@@ -1,6 +1,6 @@
-"""The kernel of the guests: Debian's for clouds, as the host's own package mirror has it.
+"""The kernel of the guests: Debian's kernel for clouds, from the host's own package mirror.
 
-The package is downloaded by apt (which checks its signature) and taken apart, not installed. Kept are the kernel itself,
+The package is downloaded by apt (which checks its signature) and unpacked, not installed. Kept are the kernel itself,
 unpacked to what a monitor boots without firmware, and the few modules that our devices need. It is fetched once for a
 state directory; removing the directory ``kernel`` there makes the next start fetch the newest.
 """
@@ -101,7 +101,7 @@ def _make(draft: Path, env: Mapping[str, str]) -> None:
 
 
 def _package_name(env: Mapping[str, str]) -> str:
-    """The package that the metapackage stands for now."""
+    """The package that the metapackage depends on now."""
     said = run_tool(["apt-cache", "depends", METAPACKAGE], timeout_s=UNPACK_TIMEOUT_S, env=env).stdout
     found = _NEEDED.search(said)
     if found is None:
@@ -112,7 +112,7 @@ def _package_name(env: Mapping[str, str]) -> str:
 
 
 def _unpack_image(image: Path, target: Path) -> None:
-    """The compressed kernel that a boot image carries; where it lies is in the image's header (boot.rst)."""
+    """Unpack the compressed kernel in a boot image; the image's header says where it is (boot.rst)."""
     data = image.read_bytes()
     sectors = data[0x1F1] or 4
     offset, length = struct.unpack_from("<II", data, 0x248)
@@ -125,7 +125,7 @@ def _unpack_image(image: Path, target: Path) -> None:
         target.write_bytes(lzma.LZMADecompressor().decompress(payload))
     elif kind in ("lz4", "zstd"):
         packed = target.with_suffix(".packed")
-        packed.write_bytes(payload[:-4])  # its last word is the size of what it becomes
+        packed.write_bytes(payload[:-4])  # its last four bytes are the size of the unpacked kernel
         words = ["-q", "-d", "-f", os.fspath(packed), *(["-o"] if kind == "zstd" else []), os.fspath(target)]
         try:
             run_tool([kind, *words], timeout_s=UNPACK_TIMEOUT_S)
@@ -137,7 +137,7 @@ def _unpack_image(image: Path, target: Path) -> None:
 
 
 def _keep_modules(root: Path, target: Path) -> None:
-    """Our modules with all that they depend on; what the kernel has built in is no file."""
+    """Copy our modules with all that they depend on; what is built into the kernel has no file."""
     files = {_module_name(path): path for path in root.glob("lib/modules/*/kernel/**/*.ko*")}
     files |= {_module_name(path): path for path in root.glob("usr/lib/modules/*/kernel/**/*.ko*")}
     wanted = list(MODULES)
@@ -161,7 +161,7 @@ def _needs(module: Path) -> list[str]:
 
 
 def _in_order(directory: Path, names: Iterable[str]) -> list[str]:
-    """The files of these modules, each behind what it depends on."""
+    """The files of these modules, each after those that it depends on."""
     order: list[str] = []
 
     def add(name: str) -> None:

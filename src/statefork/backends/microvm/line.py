@@ -1,14 +1,14 @@
-"""The host's end of the line into a microVM: a stream on which one caller follows the other.
+"""The host's end of the line into a microVM: a stream that callers use one after the other.
 
-A virtual serial port has no connections: what one caller left half said reaches the machine just before the next one's
-first words. So each caller names itself by a fresh nonce, and whatever is not of its own time is passed over on both
-sides. ``native/init/line.h`` has the other end, and the words.
+A virtual serial port has no connections: what one caller left unfinished reaches the machine just before the next one's
+first words. So each caller names itself by a new nonce, and both sides ignore whatever was sent before or after its own
+time. ``native/init/line.h`` has the other end, and the words.
 """
 
 import secrets
 import time
 
-# ShellClient speaks to this kind, which is the core of the module `socket`.
+# ShellClient uses this kind of socket, which is the core of the module `socket`.
 from _socket import AF_UNIX, SOCK_STREAM
 from _socket import socket as Socket
 
@@ -56,7 +56,7 @@ class Line(Socket):
             self._first += self._receive(1 << 16)
 
     def receive_raw(self, size: int) -> bytes:
-        """Before :meth:`open`: what a monitor in between says."""
+        """Before :meth:`open`: read what a monitor in between sends."""
         return super().recv(size)
 
     def sendall(self, data: bytes, flags: int = 0, /) -> None:  # type: ignore[override]
@@ -72,16 +72,16 @@ class Line(Socket):
                 return data
 
     def _receive(self, size: int) -> bytes:
-        """What came now for this caller; nothing if that were only words, or the line is over."""
+        """The data that arrived for this caller; empty if that was only words, or the line is closed."""
         if self._is_over:
             return b""
         raw = super().recv(size)
         if not raw:
             self._is_over = True
             return b""
-        return self._take(self._raw + raw)
+        return self._parse(self._raw + raw)
 
-    def _take(self, raw: bytes) -> bytes:
+    def _parse(self, raw: bytes) -> bytes:
         self._raw = b""
         data = []
         while raw:
@@ -96,10 +96,10 @@ class Line(Socket):
             end = raw.find(WORD_END, at)
             if end < 0:
                 self._raw = raw[at:]
-                if len(self._raw) > WORD_BYTES_MAX:  # the machine is anyone's
+                if len(self._raw) > WORD_BYTES_MAX:  # the machine is not trusted
                     raise Broken("the machine does not keep to the protocol of its line")
                 break
-            self._hear(raw[at:end].rpartition(FLAG)[2])
+            self._handle_word(raw[at:end].rpartition(FLAG)[2])
             raw = raw[end + 1 :]
         return b"".join(data)
 
@@ -108,7 +108,7 @@ class Line(Socket):
             return b""
         return raw.replace(ESCAPED_FLAG, FLAG).replace(ESCAPED_ESCAPE, ESCAPE)
 
-    def _hear(self, word: bytes) -> None:
+    def _handle_word(self, word: bytes) -> None:
         if word == b"O" + self._nonce:
             self._is_open = True
         elif word == b"E" + self._nonce:

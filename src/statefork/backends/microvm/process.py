@@ -1,4 +1,4 @@
-"""The host process that is a microVM, as it is found again by whoever comes later: by its pid and when it began."""
+"""The host process of a microVM. Later callers find it again by its pid and its start time."""
 
 import json
 import os
@@ -18,9 +18,9 @@ __all__ = ["VmProcess", "last_words", "start_in_background"]
 NOTE = "process.json"
 PID_FILE, ERRORS = "pid", "errors"
 VARIABLE = "STATEFORK_MACHINE"
-"""In the environment of a program in the background: where its notes are. It tells it from others that get its pid later."""
+"""A variable of a background program: where its notes are. It distinguishes it from others that get its pid later."""
 
-END_TIMEOUT_S = 60.0  # one that waits for a disk dies only after that
+END_TIMEOUT_S = 60.0  # a process that waits for a disk dies only after that
 FORK_TIMEOUT_S = 30.0
 
 
@@ -45,12 +45,12 @@ class VmProcess:
         return {"pid": self.pid, "started": self.started}
 
     def note_in(self, directory: Path) -> None:
-        """Leave word in a machine's directory which process it is."""
+        """Record in a machine's directory which process it is."""
         (directory / NOTE).write_text(json.dumps(self.to_handle()))
 
     @classmethod
     def noted_in(cls, directory: Path) -> "VmProcess | None":
-        """The process of the machine in a directory, also if we were killed before we could leave word."""
+        """The process of the machine in a directory, also if the caller was killed before it could record it."""
         try:
             return cls.from_handle(json.loads((directory / NOTE).read_text()))
         except (OSError, ValueError, KeyError):
@@ -58,7 +58,7 @@ class VmProcess:
 
     @classmethod
     def begun(cls, notes: Path) -> "VmProcess | None":
-        """What start_in_background() has begun, by the pid that it wrote down, if that is still the same process."""
+        """The process that start_in_background() has started, by the pid in its file, if that is still the same one."""
         try:
             pid = int((notes / PID_FILE).read_text())
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -74,7 +74,7 @@ class VmProcess:
         return started == self.started and state not in "ZX"
 
     def end(self) -> None:
-        """Kill it and wait until it is dead; dead already is fine."""
+        """Kill it and wait until it is dead; it may be dead already."""
         try:
             pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -89,12 +89,12 @@ class VmProcess:
             os.close(pidfd)
 
 
-# Before it becomes the program it says who it is: from then on it can be found and ended, whatever becomes of us.
+# The shell writes down its pid before it becomes the program: then it can be found and ended, also if we are killed.
 _BEGIN = 'echo $$ >"$1" && exec >/dev/null 2>"$2" && shift 2 && exec "$@"'
 
 
 def start_in_background(command: Sequence[str], notes: Path, *, pass_fds: Sequence[int] = ()) -> None:
-    """Start a program that is nobody's child here. Its pid and its errors are written down in ``notes``."""
+    """Start a program that is not our child. Its pid and its errors are written to files in ``notes``."""
     words = ("setsid", "--fork", "sh", "-c", _BEGIN, "sh")
     files = (os.fspath(notes / PID_FILE), os.fspath(notes / ERRORS))
     for file in files:
@@ -113,7 +113,7 @@ def start_in_background(command: Sequence[str], notes: Path, *, pass_fds: Sequen
 
 
 def last_words(notes: Path) -> str:
-    """What a program in the background has complained of."""
+    """The errors that a background program has printed."""
     return (notes / ERRORS).read_text(errors="replace").strip()
 
 

@@ -1,4 +1,4 @@
-"""Run a program inside a machine beside its shell, with an input and an output: what copying files needs."""
+"""Run a program inside a machine, outside its shell, with an input and an output: what copying files needs."""
 
 from collections.abc import Callable
 from typing import IO
@@ -28,7 +28,7 @@ def run_program(
     source: IO[bytes] | None,
     output: IO[bytes],
 ) -> tuple[int, str]:
-    """The exit status of ``command``, and what it complained of. Raises WaypointError, TimeoutError, OSError."""
+    """Run ``command``; return its exit status and its errors. Raises WaypointError, TimeoutError, OSError."""
     with connect() as client:
         return _Program(client, output).run(command, source)
 
@@ -66,7 +66,7 @@ class _Program:
             self._client.send(encode_write(job, offset, data))
             offset += len(data)
             while (kind := self._take()) != Reply.OK:
-                if kind == Reply.ERROR:  # it reads no more; how it ended says why
+                if kind == Reply.ERROR:  # it reads no more; its exit status says why
                     return
 
     def _take(self) -> int:

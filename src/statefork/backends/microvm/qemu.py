@@ -73,7 +73,7 @@ class QemuDriver(Driver):
         return self._start(directory, shape, boot)
 
     def save(self, directory: Path, target: Path) -> None:
-        # A copy by reference waits until all is on the disk: most of it can get there while the machine runs.
+        # A copy by reference waits until all is on the disk: write most of it while the machine still runs.
         _write_out(directory / MEMORY)
         with Qmp(directory) as qmp, UndoStack("snapshot of a microVM") as undo:
             undo.always("continue", lambda: _continue(qmp))
@@ -83,7 +83,7 @@ class QemuDriver(Driver):
             for name in (MEMORY, DISK):
                 clone_file(directory / name, target / name)
 
-    def go_on(self, directory: Path) -> None:
+    def resume(self, directory: Path) -> None:
         with Qmp(directory) as qmp:
             _continue(qmp)
 
@@ -129,14 +129,14 @@ class QemuDriver(Driver):
 
 
 def qemu_version() -> str:
-    """The first line that it says of itself."""
+    """The first line that ``--version`` prints."""
     return run_tool([PROGRAM, "--version"], timeout_s=START_TIMEOUT_S).stdout.splitlines()[0]
 
 
 def start_qemu(directory: Path, command: Sequence[str], *, pass_fds: Sequence[int] = ()) -> VmProcess:
     """Start QEMU in the background: no terminal, no child of ours; its monitor is ``qmp`` in ``directory``.
 
-    It may start no program and gain no right. Raises BackendFailed with what QEMU says.
+    It may not start programs or gain rights. Raises BackendFailed with what QEMU prints.
     """
     common = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
     common += ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny"]
@@ -179,12 +179,12 @@ def _write_out(path: Path) -> None:
 
 
 def _value(path: Path) -> str:
-    """A comma ends a value of QEMU's, two are one."""
+    """A comma ends a value for QEMU; two stand for one."""
     return os.fspath(path).replace(",", ",,")
 
 
 def _continue(qmp: Qmp) -> None:
-    """Let a machine run. QEMU says that a state is written a moment before it allows that, and nothing tells when it does."""
+    """Let a machine run. QEMU reports a state as written a moment before it allows this; no event says when it does."""
     deadline = time.monotonic() + MIGRATION_TIMEOUT_S
     while qmp.execute("query-status")["status"] == "finish-migrate" and time.monotonic() < deadline:
         time.sleep(ASK_AGAIN_S)

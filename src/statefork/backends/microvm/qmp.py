@@ -40,7 +40,7 @@ class Qmp:
         self._socket.close()
 
     def execute(self, command: str, arguments: Mapping[str, object] | None = None, *, fd: int = -1) -> Any:
-        """The answer to a command, with which a descriptor can be handed over. Raises BackendFailed."""
+        """Run a command, handing over a descriptor if one is given; return its answer. Raises BackendFailed."""
         message = json.dumps({"execute": command, "arguments": dict(arguments or {})}).encode()
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         try:

@@ -21,7 +21,7 @@ def connect_in(directory: Path, name: str, connection: Socket, timeout_s: float)
 def listening_in(directory: Path, name: str) -> Iterator[int]:
     """A socket file that listens; the program that inherits the descriptor serves it.
 
-    So it is there before the program, and who connects before it is ready waits.
+    So it exists before the program runs, and whoever connects before that is ready waits.
     """
     with _reached(directory) as at, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(f"{at}/{name}")

@@ -1,7 +1,7 @@
-"""Where machines lie: a directory whose files can be copied by reference, so that a copy of any size takes milliseconds.
+"""Where machines are kept: in a directory whose files can be copied by reference, so that any copy takes milliseconds.
 
-If the state directory's own file system can do that (btrfs, XFS), a directory of it; else Waypoint's pool, a btrfs in a
-sparse file, mounted while someone works with it. All environments of one state directory share it.
+If the state directory's own file system can do that (btrfs, XFS), it is a directory there; else Waypoint's pool, a
+btrfs in a sparse file, mounted while someone works with it. All environments of one state directory share it.
 """
 
 import errno
@@ -34,7 +34,7 @@ class Storage:
 
     @contextmanager
     def opened(self) -> Iterator[Path]:
-        """Its root, ready to use: as long as the block lasts nobody unmounts it.
+        """Its root directory, ready to use: nobody unmounts it while the block lasts.
 
         Between two blocks a running machine keeps it mounted, because it has files open there.
         """
@@ -114,6 +114,6 @@ def _clone(source_fd: int, target_fd: int) -> bool:
 
 
 def remove_directory(path: Path) -> None:
-    """Gone already is fine."""
+    """Remove a directory with all it holds, if it still exists."""
     with suppress(FileNotFoundError):
         shutil.rmtree(path)

@@ -1,6 +1,6 @@
 """A machine that was booted once, saved with its shell at the prompt, and from which all others are cloned.
 
-Booting takes seconds, bringing a saved machine to life a fraction of one. A template is known by all that it was made of;
+Booting takes seconds, starting a saved machine a fraction of one. A template is identified by all that it was made of;
 the few that were used last are kept. Every clone is given the time and random numbers of its own.
 """
 
@@ -27,7 +27,7 @@ from waypoint.shell.client import ShellClient
 from waypoint.shell.selection import find_profile
 from waypoint.store.lock import locked
 
-__all__ = ["Recipe", "drop_half_made", "held_template"]
+__all__ = ["Recipe", "drop_half_made", "locked_template"]
 
 KEPT = 4
 BOOT_TIMEOUT_S = 180.0  # by emulation, on a busy host
@@ -53,10 +53,10 @@ class Recipe:
 
 
 @contextmanager
-def held_template(root: Path, recipe: Recipe, connect: Connector) -> Iterator[Path]:
+def locked_template(root: Path, recipe: Recipe, connect: Connector) -> Iterator[Path]:
     """The directory of the template in the storage ``root``, made if there is none. Raises BackendFailed.
 
-    It stays for as long as the block lasts; copies of it share its blocks and stay whole whatever becomes of it.
+    It is not removed while the block lasts; copies of it share its blocks and stay whole when it is removed.
     """
     templates = root / "templates"
     templates.mkdir(mode=0o700, exist_ok=True)
@@ -76,7 +76,7 @@ def held_template(root: Path, recipe: Recipe, connect: Connector) -> Iterator[Pa
 
 
 def drop_half_made(root: Path) -> None:
-    """Remove what a process that was killed had begun to make, unless someone is at work: whoever is next does it then."""
+    """Remove what a killed process had begun to make, unless someone is at work: then the next caller does it."""
     templates = root / "templates"
     if templates.is_dir():
         with suppress(Busy), locked(templates / "lock", what="the templates of microVMs", wait=False):
@@ -102,7 +102,7 @@ def _make(work: Path, found: Path, recipe: Recipe, connect: Connector, lock: int
 def _boot_and_save(work: Path, recipe: Recipe, connect: Connector, lock: int) -> None:
     machine, saved, initramfs = work / "machine", work / "saved", work / "initramfs"
     with recipe.base.opened(work / "base", _build_for(work, lock)) as rootfs:
-        profile, user = find_profile(rootfs.path, None), rootfs.who()
+        profile, user = find_profile(rootfs.path, None), rootfs.shell_user()
         make_disk(machine / DISK, rootfs.path, recipe.disk_mb)
     make_initramfs(initramfs, launcher_path(), recipe.kernel, recipe.driver.modules)
     process = recipe.driver.boot(machine, recipe.kernel, initramfs, recipe.shape)
@@ -122,13 +122,13 @@ def _boot_and_save(work: Path, recipe: Recipe, connect: Connector, lock: int) ->
 
 
 def _build_for(work: Path, *hold: int) -> BuiltRootfs:
-    """What a template is built as; found again by whoever comes after one that was killed."""
+    """The names under which a template is built, always the same: what a killed process left is found by them."""
     name = f"statefork-{hashlib.sha256(os.fsencode(work)).hexdigest()[:16]}"
     return BuiltRootfs(container=name, image=f"localhost/{name}:base", hold=hold)
 
 
 def _drop_half_made(templates: Path) -> None:
-    """They are of a process that was killed: we hold the lock."""
+    """Remove unfinished templates. They are of killed processes, since we hold the lock."""
     for work in templates.glob(".*"):
         if (process := VmProcess.noted_in(work / "machine")) is not None:
             process.end()
@@ -138,7 +138,7 @@ def _drop_half_made(templates: Path) -> None:
 
 
 def _drop_old(templates: Path) -> None:
-    """Make room for one more."""
+    """Remove the templates that were not used for longest, so that one more can be kept."""
     ready = sorted(
         (path for path in templates.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime
     )

@@ -1,7 +1,7 @@
 """Commands that run elsewhere, in a container or a machine, through a client on this host that merely waits for them.
 
-A word to a shell there first says its process id: so it is certain whether the command began at all, and it can be ended
-where it runs when its time is up. Killing the client does not do that.
+A shell there first prints its process id: so it is certain whether the command began at all, and it can be ended where
+it runs when its time is up. Killing the client does not do that.
 """
 
 import os
@@ -21,7 +21,7 @@ __all__ = ["KILL_TIMEOUT_S", "ClientResult", "kill_words", "run_through_client",
 
 KILL_TIMEOUT_S = 30.0
 BEGIN_TIMEOUT_S = 30.0  # for a command whose time is up before the client has started it
-BEGIN_POLL_S = 0.02  # the client tells us nothing until its file grows
+BEGIN_POLL_S = 0.02  # that its output file grows is the client's only sign
 
 _SAY_PID = "echo $$; "
 _RUN_LINE = _SAY_PID + 'command -v bash >/dev/null 2>&1 && exec bash -c "$1"; exec sh -c "$1"'
@@ -39,7 +39,7 @@ class ClientResult:
 
 
 def reporting_pid(command: Command) -> tuple[str, ...]:
-    """The words to be run there: a shell that says who it is and becomes the command. It should lead a group of its own."""
+    """The words to run there: a shell that prints its pid and becomes the command. It should lead its own group."""
     if isinstance(command, str):
         return ("sh", "-c", _RUN_LINE, "sh", command)
     return ("sh", "-c", _RUN_WORDS, "sh", *command)
@@ -91,7 +91,7 @@ def _content(file: IO[bytes]) -> str:
 
 
 def _split(output: str) -> tuple[int | None, str]:
-    """The process id that the first line says, and the rest; no id if the shell did not come to say it."""
+    """The process id on the first line, and the rest; no id if the shell has not printed one."""
     first, newline, rest = output.partition("\n")
     return (int(first), rest) if newline and first.isascii() and first.isdigit() else (None, output)
 

@@ -1,4 +1,4 @@
-"""The CRIU of this host, as Waypoint set it up, and how its failures are told."""
+"""The CRIU of this host, as Waypoint set it up, and how its failures are reported."""
 
 import os
 from collections.abc import Iterator
@@ -46,13 +46,15 @@ def probe_criu() -> Availability:
 
 
 def host_criu() -> Criu:
-    """CRIU, with what it knows of this kernel kept among StateFork's tools."""
+    """CRIU; what it finds out about this kernel is kept among StateFork's tools."""
     build = _build()
     if build is None:
-        raise BackendFailed("criu", "call of CRIU", "it is gone", hint="fetch it again: waypoint setup")
-    room = default_state_dir(os.environ) / "tools"
-    room.mkdir(parents=True, exist_ok=True, mode=0o700)
-    criu = criu_tool(Layout(room), build.command, build.version)
+        raise BackendFailed(
+            "criu", "call of CRIU", "it is no longer installed", hint="fetch it again: waypoint setup"
+        )
+    tools = default_state_dir(os.environ) / "tools"
+    tools.mkdir(parents=True, exist_ok=True, mode=0o700)
+    criu = criu_tool(Layout(tools), build.command, build.version)
     if not criu.is_warm():
         criu.warm()
     return criu
@@ -65,7 +67,7 @@ def _build() -> CriuBuild | None:
 
 @contextmanager
 def explained(operation: str) -> Iterator[None]:
-    """Any failure of the block as one of the backend."""
+    """Report any failure of the block as one of the backend."""
     with failures.explained("criu", operation):
         try:
             yield

@@ -1,8 +1,8 @@
 """CRIU as container runtimes find it: a program named ``criu`` in a directory that comes first on their PATH.
 
-It starts the CRIU that Waypoint uses, with what is loaded into it (native/preload), and puts right what runc leaves wrong:
-options that runc has no words for come from a file; a network without interfaces gets its loopback back; and the images
-are mended where CRIU could not restore them.
+It starts the CRIU that Waypoint uses, with the library that is loaded into it (native/preload), and corrects what runc
+leaves wrong: options that runc cannot pass come from a file; a network without interfaces gets its loopback back; and
+the images are repaired where CRIU could not restore them.
 """
 
 import os
@@ -39,7 +39,7 @@ _ACTION = """\
 exec nsenter --target "$CRTOOLS_INIT_PID" --net ip link set lo up
 """
 
-# The caller is `runc checkpoint|restore --image-path DIRECTORY`; it goes on when we have ended.
+# The caller is `runc checkpoint|restore --image-path DIRECTORY`; it continues when we have ended.
 _PROGRAM = """\
 #!/bin/sh
 export WAYPOINT_CRIU_CONFIG={config}
@@ -49,14 +49,14 @@ images=$(echo "$words" | sed -n '/^--image-path$/ {{ n; p; }}')
 case "$1 $verb" in
 "swrk checkpoint")
     LD_PRELOAD={preload} {criu} "$@" || exit
-    exec {python} -c {mend} "$images" ;;
+    exec {python} -c {repair} "$images" ;;
 "swrk restore")
     [ ! -f "$images/terminals" ] || export WAYPOINT_TERMINALS="$(cat "$images/terminals")" ;;
 esac
 LD_PRELOAD={preload} exec {criu} "$@"
 """
 
-_MEND = """\
+_REPAIR = """\
 import pathlib, sys
 from waypoint.kernel.criu.images import mend_controlling_terminals, mend_foreground_groups, terminals_of_init
 images = pathlib.Path(sys.argv[1])
@@ -68,7 +68,7 @@ mend_controlling_terminals(images)
 
 @dataclass(frozen=True, slots=True)
 class CriuPrograms:
-    """Two directories for PATH: one CRIU brings TCP connections back, the other brings them back closed."""
+    """Two directories for PATH: one CRIU restores TCP connections, the other restores them closed."""
 
     keeping: Path
     closing: Path
@@ -98,7 +98,7 @@ def make_criu_program(directory: Path, criu: CriuBuild, *, closes_connections: b
         preload=shlex.quote(os.fspath(preload_path())),
         criu=shlex.join(criu.command),
         python=shlex.quote(sys.executable),
-        mend=shlex.quote(_MEND),
+        repair=shlex.quote(_REPAIR),
     )
     _write(directory / "criu", program, mode=0o755)
     return directory
@@ -113,7 +113,7 @@ def reason_in_log(said: str) -> str:
 
 
 def _write(path: Path, text: str, *, mode: int = 0o644) -> None:
-    """Whole or not at all: a program of that name may just be starting."""
+    """Write the file whole or not at all: a program of that name may just be starting."""
     draft = path.with_suffix(".new")
     draft.write_text(text)
     draft.chmod(mode)

@@ -1,4 +1,4 @@
-"""Files into and out of an instance whose file system cannot be reached from the host: by programs run in it.
+"""Copy files into and out of an instance whose file system cannot be reached from the host: by programs run in it.
 
 A single file needs nothing but ``sh`` and ``cat`` there, a directory also ``tar``.
 """
@@ -19,11 +19,11 @@ from waypoint.kernel.copy.tar_stream import TarWriter, unpack_tar
 __all__ = ["Execute", "copy_in", "copy_out"]
 
 Execute = Callable[[tuple[str, ...], IO[bytes] | None, IO[bytes]], tuple[int, str]]
-"""Runs a program in the instance with an input and an output; answers its exit status and what it complained of."""
+"""Runs a program in the instance with an input and an output; returns its exit status and its error messages."""
 
 _CHUNK_BYTES = 1 << 20
 _NOTHING, _FILE, _DIRECTORY = 4, 5, 7
-_MODE = 0o644  # of a file that does not say
+_MODE = 0o644  # of a file whose mode is not known
 
 _LOOK = f"""\
 [ -d "$1" ] && exit {_DIRECTORY}; [ -f "$1" ] || exit {_NOTHING}; ls -ldL -- "$1"; exit {_FILE}

@@ -1,4 +1,4 @@
-"""Failures of what lies beneath a backend, told as its own."""
+"""Report failures of the tools that a backend uses as the backend's own."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ __all__ = ["explained"]
 
 @contextmanager
 def explained(backend: str, operation: str) -> Iterator[None]:
-    """Any failure of the block as BackendFailed, with the tool's own reason."""
+    """Report any failure of the block as BackendFailed, with the tool's own reason."""
     try:
         yield
     except StateForkError:

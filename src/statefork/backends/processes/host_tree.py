@@ -2,7 +2,7 @@
 
 Its root is a small directory that all instances of an environment share. Each directory at the top of the host's root
 is mounted into it, without what is mounted below, together with a ``/dev`` and ``/proc`` of the tree's own; so CRIU meets
-only mounts that it is told about. ``/.waypoint`` is each instance's own.
+only mounts that we name to it. ``/.waypoint`` is each instance's own.
 """
 
 import json
@@ -61,7 +61,7 @@ class HostTree:
     def binds(self, instance: Path, *, with_shares: bool) -> list[tuple[Path, Path]]:
         """The mounts of an instance: its root, and what is seen in it. At a restore CRIU makes the latter itself.
 
-        They are made in a namespace of their own, where nobody else on the host trips over them.
+        They are made in a namespace of their own, where they disturb nobody else on the host.
         """
         point = instance / "root"
         made = [(self.root, point)]

@@ -1,4 +1,4 @@
-"""Where saved memory lies, when the caller has chosen the place: nobody else may read it, or put something else there."""
+"""A directory for saved memory, below one that the caller chose: nobody else may read it, or put something there."""
 
 import os
 import stat
@@ -6,13 +6,13 @@ from pathlib import Path
 
 from statefork.errors import WrongUse
 
-__all__ = ["make_private_room"]
+__all__ = ["make_private_directory"]
 
 
-def make_private_room(directory: Path, name: str, *, option: str) -> None:
-    """Make a directory of our own below ``directory``, which may lie in /tmp, where anyone can have made it.
+def make_private_directory(directory: Path, name: str, *, option: str) -> None:
+    """Make a directory of our own below ``directory``, which may be in /tmp, where anyone can have made it.
 
-    Made already is fine. Raises WrongUse, with the option to choose another, if others may change ``directory``.
+    It may exist already. Raises WrongUse, with the option to choose another, if others may change ``directory``.
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o755)
     status = directory.lstat()

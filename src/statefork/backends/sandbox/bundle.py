@@ -31,7 +31,7 @@ def write_bundle(
 ) -> None:
     """Describe a sandbox whose first process is our init on a root file system that is only read.
 
-    The directory of init's socket and FIFOs lies in the sandbox's memory; init itself is a file of the host.
+    The directory of init's socket and FIFOs is in the sandbox's memory; init itself is a file of the host.
     """
     config: dict[str, Any] = {
         "ociVersion": "1.0.2",

@@ -21,27 +21,29 @@ UNPACK_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rootfs:
-    """Where it is, and what its image says about the environment and where to start."""
+    """Where it is, and what its image says about variables, working directory and user."""
 
     path: Path
     env: dict[str, str] = field(default_factory=dict)
     workdir: str = "/"
     user: str = ""
 
-    def who(self) -> User:
-        """Whom its shells run as. Raises NotFound."""
+    def shell_user(self) -> User:
+        """The user that its shells run as. Raises NotFound."""
         return find_user(os.fspath(self.path), self.user) if self.user else ROOT
 
 
-def unpacked(source: Path, room: Path) -> Rootfs:
-    """A directory as it is; a tar archive unpacked into ``room``."""
+def unpacked(source: Path, target: Path) -> Rootfs:
+    """A directory as it is; a tar archive unpacked into ``target``."""
     if source.is_dir():
         return Rootfs(path=source)
     if not source.is_file() or not tarfile.is_tarfile(source):
-        raise WrongUse(f"{source} is no root file system", hint="give a directory, or a tar archive of one")
-    room.mkdir()
-    run_tool(("tar", "-C", os.fspath(room), "-xf", os.fspath(source)), timeout_s=UNPACK_TIMEOUT_S)
-    return Rootfs(path=room)
+        raise WrongUse(
+            f"{source} is not a root file system", hint="give a directory, or a tar archive of one"
+        )
+    target.mkdir()
+    run_tool(("tar", "-C", os.fspath(target), "-xf", os.fspath(source)), timeout_s=UNPACK_TIMEOUT_S)
+    return Rootfs(path=target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +51,8 @@ class BuiltRootfs:
     """The root file system of an image, built by buildah, which mounts it for us without a copy.
 
     ``container`` is the name of buildah's container, ``image`` that of the image; ``store`` are arguments of buildah
-    that choose its storage. ``hold`` are descriptors that buildah keeps open: it works on when we are killed, and a lock
-    among them is not free before it has ended.
+    that choose its storage. ``hold`` are descriptors that buildah keeps open: it keeps running if we are killed, and a
+    lock among them is not free before it has ended.
     """
 
     container: str
@@ -63,16 +65,16 @@ class BuiltRootfs:
         return shutil.which("buildah", path=CLEAN_ENV["PATH"]) is not None
 
     def build(self, directory: Path) -> None:
-        """Build ``directory``'s Dockerfile. Raises ToolFailed with what the build said."""
+        """Build ``directory``'s Dockerfile. Raises ToolFailed with what the build printed."""
         if not (directory / "Dockerfile").is_file():
-            raise WrongUse(f"no Dockerfile in {directory}", hint="dockerfile_dir= says where it is")
-        # chroot needs no runtime beneath, which may refuse the host's cgroups.
+            raise WrongUse(f"no Dockerfile in {directory}", hint="name its directory: dockerfile_dir=")
+        # chroot needs no container runtime, which may refuse the host's cgroups.
         options = ("--isolation", "chroot", "--tag", self.image)
         self._buildah("bud", *options, os.fspath(directory), timeout_s=BUILD_TIMEOUT_S)
         self._buildah("from", "--pull-never", "--name", self.container, self.image)
 
     def mount(self) -> Rootfs:
-        """Mounted already is fine."""
+        """Mount the container's root file system, unless it is mounted already."""
         config = json.loads(self._buildah("inspect", self.container))["OCIv1"]["config"]
         env = dict(entry.split("=", 1) for entry in config.get("Env", []))
         path = Path(self._buildah("mount", self.container).strip())
@@ -80,7 +82,7 @@ class BuiltRootfs:
         return Rootfs(path=path, env=env, workdir=workdir, user=user)
 
     def remove(self, *, with_image: bool) -> None:
-        """Gone already is fine."""
+        """Remove the container, and the image if asked; they may have been removed already."""
         known = json.loads(self._buildah("containers", "--json") or "null") or []
         if any(entry["containername"] == self.container for entry in known):
             self._buildah("umount", self.container)

@@ -37,13 +37,13 @@ OVERLAY_IN_MEMORY = "--overlay2=root:memory"
 PLATFORMS = ("systrap", "ptrace")  # best first; kvm hangs on virtual machines that cannot nest
 TRY_TIMEOUT_S = 30.0
 CALL_TIMEOUT_S = 60.0
-BEGIN_POLL_S = 0.02  # runsc writes the number into a file, and tells nobody
+BEGIN_POLL_S = 0.02  # runsc writes the pid into a file, and no event says when
 IMAGE_TIMEOUT_S = 600.0  # gigabytes of memory take a while
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runsc:
-    """How runsc is called: ``root`` is where it notes its containers, ``flags`` make every sandbox alike."""
+    """How runsc is called: ``root`` is where it records its containers, ``flags`` make every sandbox alike."""
 
     program: Path
     root: Path
@@ -54,12 +54,12 @@ class Runsc:
         self._detach(("run", "--detach", "--bundle", os.fspath(bundle), container), cgroup)
 
     def restore(self, container: str, bundle: Path, image: Path, cgroup: Path) -> None:
-        """Bring an image to life as a new container."""
+        """Restore an image as a new container."""
         words = ("restore", "--detach", "--image-path", os.fspath(image), "--bundle", os.fspath(bundle))
         self._detach((*words, container), cgroup)
 
     def checkpoint(self, container: str, image: Path) -> None:
-        """Save a running container, which goes on. No exec may be open in it: see :meth:`open_execs`."""
+        """Save a running container, which keeps running. No exec may be open in it: see :meth:`open_execs`."""
         words = ("--compression=none", "--leave-running", "--image-path", os.fspath(image), container)
         run_tool(self._command("checkpoint", *words), timeout_s=IMAGE_TIMEOUT_S)
 
@@ -72,7 +72,7 @@ class Runsc:
         stdin: IO[bytes] | None = None,
         stdout: IO[bytes] | None = None,
     ) -> Finished:
-        """Run a program beside the container's first process; return when it has ended, however it did."""
+        """Run a program in a container; return when it has ended, with whatever exit status."""
         return run_tool(
             self._command("exec", container, *argv),
             timeout_s=timeout_s,
@@ -100,10 +100,10 @@ class Runsc:
             return CommandResult(exit_code=status, output=_text(out), errors=_text(err))
 
     def _end(self, container: str, process: "Popen[bytes]", pid_file: Path) -> None:
-        """End a program inside. `runsc exec` itself must not be killed before: the program would go on."""
+        """End a program inside. `runsc exec` itself must not be killed before: the program would keep running."""
         if _await_begin(process, pid_file):
             pid = pid_file.read_text().strip()
-            # Only a shell inside reaches all of its group; runsc reaches the program itself, whatever there is inside.
+            # Only a shell inside can kill its whole group; runsc can kill the program itself, also without a shell.
             group = ("/bin/sh", "-c", 'kill -s KILL -- "-$1"', "sh", pid)
             if self.exec(container, group, timeout_s=CALL_TIMEOUT_S).status != 0:
                 words = ("kill", "--pid", pid, container, "KILL")
@@ -120,7 +120,7 @@ class Runsc:
         return RelayedClient(self._command("exec", container, INIT_PATH, "relay"))
 
     def open_execs(self, container: str) -> list[int]:
-        """The processes that were not started by the container's own: such as have no parent inside.
+        """The processes that `runsc exec` started: those that have no parent inside.
 
         An image that is saved while there is one cannot be restored.
         """
@@ -133,7 +133,7 @@ class Runsc:
 
     def _detach(self, words: tuple[str, ...], cgroup: Path) -> None:
         """Call a verb that leaves a sandbox behind. It must not inherit our output: a reader would wait for it."""
-        # Among its own files, which are removed with it: we may be killed.
+        # The log is among the container's own files, which are removed with it: we may be killed.
         with tempfile.NamedTemporaryFile(prefix="log-", dir=self.root) as log:
             command = (
                 *(os.fspath(launcher_path()), "enter", "--cgroup", os.fspath(cgroup), "--"),
@@ -160,24 +160,24 @@ class Sandbox:
 
     @property
     def life(self) -> str:
-        """What tells it from every other sandbox, also from a later one of the same name or pid."""
+        """What distinguishes it from every other sandbox, also from a later one of the same name or pid."""
         process = read_process(self.pid)
         return f"{self.pid} {process.started if process else 0}"
 
 
 def find_sandbox(root: Path, container: str) -> Sandbox:
-    """Look at what runsc has noted about a running container. Raises AbilityMissing if there is none."""
+    """Read what runsc has recorded about a running container. Raises AbilityMissing if there is none."""
     files = list(root.glob(f"{glob.escape(container)}_sandbox:*.state"))
     if not files:
         raise AbilityMissing(
             f"no container {container!r} in {root}",
-            hint=f"runsc --root {root} list; runtime_root= says where",
+            hint=f"runsc --root {root} list; runtime_root= names another directory",
         )
-    noted = json.loads(files[0].read_text())
-    pid = int(noted["sandbox"]["pid"])
+    recorded = json.loads(files[0].read_text())
+    pid = int(recorded["sandbox"]["pid"])
     if not is_sandbox(pid):
         raise AbilityMissing(f"container {container!r} does not run")
-    spec = noted["spec"]
+    spec = recorded["spec"]
     spec["process"]["terminal"] = False
     return Sandbox(pid=pid, spec=spec, flags=_flags_of(pid))
 
@@ -193,7 +193,7 @@ def keeps_files(flags: Sequence[str]) -> bool:
 
 
 def _flags_of(pid: int) -> tuple[str, ...]:
-    """The flags that a sandbox like it must be started with; not where it logs, nor its descriptors."""
+    """The flags that a sandbox like it must be started with, without those of its root, its log and its descriptors."""
     words = _words_of(pid)
     flags = words[1 : words.index("boot")] if "boot" in words else []
     ours = [
