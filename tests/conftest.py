@@ -1,7 +1,7 @@
 """Fixtures on the real kernel: one state directory for the run, one session for a test, and a leak check.
 
-Tests marked ``kernel`` or ``e2e`` need root, btrfs, loop devices and CRIU. At home a machine without them
-skips these tests aloud; with CI set, that is a failure.
+Tests marked ``kernel`` or ``e2e`` need root, btrfs, loop devices and CRIU. A machine without them skips
+these tests and says why; with CI set, that is a failure.
 """
 
 import os
@@ -20,13 +20,13 @@ from waypoint.model import Limits
 
 
 def pytest_configure() -> None:
-    """A run in the background (``make test &`` in a script) ignores interrupts, and so would all that it starts."""
+    """A run in the background (``make test &`` in a script) ignores interrupts; so would every process it starts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The directory says what a test needs; the fast ones come first."""
+    """Mark each test by its directory, which says what it needs; run the fast ones first."""
     for item in items:
         for mark in ("kernel", "e2e"):
             if f"/tests/{mark}/" in str(item.path):
@@ -48,7 +48,7 @@ def state_dir() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def debian(state_dir: Path) -> str:
-    """The name of a Debian, with a C compiler, in the run's pool: made once, for all tests that build on it."""
+    """The name of a Debian base with a C compiler in the run's pool, made once for all tests that build on it."""
     with Waypoint(state_dir) as opened:
         opened.bases(dict(os.environ)).bootstrap("debian:bookworm", include=["tcc", "libc6-dev"])
     return "debian:bookworm"
@@ -69,7 +69,7 @@ def workspace() -> Iterator[Path]:
 
 @pytest.fixture
 def session(waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None) -> Iterator[Session]:
-    """A session over the host's root, gone after the test."""
+    """A session over the host's root, removed after the test."""
     created = waypoint.create(workspace)
     yield created
     if any(existing.id == created.id for existing in waypoint.sessions()):
@@ -78,7 +78,7 @@ def session(waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None) ->
 
 @pytest.fixture
 def limited(waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None) -> Iterator[MakeLimited]:
-    """Makes sessions with limits over the host's root, gone after the test."""
+    """A function that makes sessions with limits over the host's root; they are removed after the test."""
     made: list[Session] = []
 
     def make(limits: Limits) -> Session:

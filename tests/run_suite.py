@@ -1,10 +1,10 @@
-"""Run the whole suite: two shards side by side, then what must be alone, then what has failed once more.
+"""Run the whole suite: two shards in parallel, then the tests that must run alone, then each failed test once more.
 
     python tests/run_suite.py [ARGUMENTS OF PYTEST]
 
-A test of the real world (kernel, daemons, command line) that fails and then passes alone is *unsteady*: the run is green
-and names it, also in build/unsteady.txt. A test that fails twice, one that fails and needs nothing of the world, or more
-than three unsteady ones make the run red. docs/testing.md tells more.
+A test marked ``kernel`` or ``e2e`` that fails and then passes alone is *unsteady*: the run is green and names it,
+also in build/unsteady.txt. The run is red if a test fails twice, if a test without these marks fails, or if more
+than three are unsteady. See docs/testing.md.
 """
 
 import json
@@ -25,18 +25,18 @@ __all__ = ["main"]
 
 SHARDS = 2
 UNSTEADY_MAX = 3
-RUN_AGAIN_MAX = 20  # where more has failed, it is no unlucky moment
+RUN_AGAIN_MAX = 20  # if more tests fail, the cause is not bad luck
 SLOWEST_SHOWN = 10
 TESTS = Path(__file__).resolve().parent
-# A pool cannot be unmounted as long as another mount namespace shows it, as those of the other shard's containers would.
+# A pool cannot be unmounted while another mount namespace shows it, as those of the other shard's containers would.
 OWN_MOUNTS = ("unshare", "--mount", "--propagation", "private", "--")
-# Ends of pytest that are told by its tests: all passed, some failed, none was selected.
+# Exit statuses of pytest that its tests explain: all passed, some failed, none was selected.
 EXIT_PASSED, EXIT_FAILED, EXIT_NONE = 0, 1, 5
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How one test ended, together with the making and removing of what it needs."""
+    """How one test ended, with the setup and teardown of its fixtures."""
 
     may_run_again: bool = False
     duration_s: float = 0.0
@@ -58,12 +58,12 @@ class Outcome:
 
 @dataclass(slots=True)
 class Results:
-    """What is known of the tests of one or more processes."""
+    """The results of one or more pytest processes."""
 
     outcomes: defaultdict[str, Outcome] = field(default_factory=lambda: defaultdict(Outcome))
     collected: set[str] = field(default_factory=set)
     accidents: list[str] = field(default_factory=list)
-    """What went wrong with a process itself."""
+    """Failures of a process itself."""
 
     def add(self, other: "Results") -> None:
         self.outcomes.update(other.outcomes)
@@ -78,7 +78,7 @@ class Results:
 
 
 class _Pytest:
-    """One run of pytest: its reports come through a pipe; what it prints is kept, for an end that no test tells."""
+    """One run of pytest: its reports come through a pipe; its output is kept, in case no test explains its end."""
 
     def __init__(self, root: Path, arguments: Sequence[str]) -> None:
         self.file = ""
@@ -97,12 +97,12 @@ class _Pytest:
             stdout=self._printed,
             stderr=subprocess.STDOUT,
             pass_fds=[theirs],
-            start_new_session=True,  # an interrupt comes from us, once
+            start_new_session=True,  # only we send it an interrupt, once
         )
         os.close(theirs)
 
     def read(self) -> Iterator[dict[str, Any]] | None:
-        """The reports that have come; None when no more will."""
+        """Return the reports that have arrived; None when there will be no more."""
         data = os.read(self.reports, 1 << 16)
         *lines, self._rest = (self._rest + data).split(b"\n")
         return map(json.loads, lines) if data else None
@@ -111,7 +111,7 @@ class _Pytest:
         self._process.send_signal(signal.SIGINT)
 
     def close(self) -> str:
-        """Wait for its end; the accident, if there was one."""
+        """Wait for it to end; return what went wrong with the process, if anything."""
         os.close(self.reports)
         status = self._process.wait()
         self._printed.seek(0)
@@ -125,14 +125,14 @@ class _Pytest:
 
 
 class Suite:
-    """A run of the suite, told as it goes on."""
+    """A run of the suite; progress is printed as it goes."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self._began = time.monotonic()
 
     def stage(self, title: str, commands: Sequence[Sequence[str]]) -> Results:
-        """Run one pytest for each of the commands, side by side."""
+        """Run one pytest for each of the commands, in parallel."""
         print(f"== {title}", flush=True)
         results = Results()
         running = [_Pytest(self._root, arguments) for arguments in commands]
@@ -142,7 +142,7 @@ class Suite:
             try:
                 while selector.get_map():
                     for key, _ in selector.select():
-                        if not self._take(key.data, results):
+                        if not self._record_reports(key.data, results):
                             selector.unregister(key.fileobj)
             except KeyboardInterrupt:
                 for pytest in running:
@@ -152,24 +152,24 @@ class Suite:
                 results.accidents += filter(None, [pytest.close() for pytest in running])
         return results
 
-    def _take(self, pytest: _Pytest, results: Results) -> bool:
-        """Take what has come; whether more may."""
+    def _record_reports(self, pytest: _Pytest, results: Results) -> bool:
+        """Read and record the reports that have arrived; return whether more may come."""
         reports = pytest.read()
         for report in reports or ():
             if "collected" in report:
                 results.collected.update(report["collected"])
                 continue
             if (file := _file_of(report["test"])) != pytest.file:
-                self._tell_file(pytest, results)
+                self._print_file(pytest, results)
                 pytest.file = file
             results.outcomes[report["test"]].add(report)
             if report["outcome"] == "failed":
                 print(f"FAILED in {report['when']}: {report['test']}\n{report['text']}", flush=True)
         if reports is None:
-            self._tell_file(pytest, results)
+            self._print_file(pytest, results)
         return reports is not None
 
-    def _tell_file(self, pytest: _Pytest, results: Results) -> None:
+    def _print_file(self, pytest: _Pytest, results: Results) -> None:
         outcomes = results.of_file(pytest.file)
         if outcomes:
             counted = Counter(outcome.word for outcome in outcomes)
@@ -182,14 +182,14 @@ class Suite:
 
 
 def main(arguments: Sequence[str], *, root: Path = TESTS.parent) -> int:
-    """Run all tests of the project at ``root`` and say how it was; the exit status."""
+    """Run all tests of the project at ``root`` and print the results; return the exit status."""
     unsteady_file = root / "build/unsteady.txt"
     unsteady_file.unlink(missing_ok=True)
     suite = Suite(root)
     with tempfile.NamedTemporaryFile() as counter:
         shard = (f"--shard-files={counter.name}", "--shard-alone=no", *arguments)
         results = suite.stage("two shards side by side", [shard] * SHARDS)
-    if results.outcomes or not results.accidents:  # else the arguments are wrong
+    if results.outcomes or not results.accidents:  # otherwise the arguments are wrong
         results.add(suite.stage("alone", [("--shard-alone=only", *arguments)]))
 
     failed = [test for test, outcome in results.failed().items() if outcome.may_run_again]
@@ -197,7 +197,7 @@ def main(arguments: Sequence[str], *, root: Path = TESTS.parent) -> int:
     if 0 < len(failed) <= RUN_AGAIN_MAX:
         again = suite.stage("what has failed, once more", [failed])
     red, unsteady = judge(results, again)
-    _tell_end(results, red)
+    _print_end(results, red)
     print(f"== {suite.seconds():.0f} s")
     counts = Counter(outcome.word for test, outcome in results.outcomes.items() if test not in unsteady)
     print(
@@ -212,7 +212,7 @@ def main(arguments: Sequence[str], *, root: Path = TESTS.parent) -> int:
 
 
 def judge(first: Results, again: Results) -> tuple[list[str], list[str]]:
-    """What makes the run red, and the tests that are unsteady."""
+    """Return the reasons why the run is red, and the unsteady tests."""
     red = list(dict.fromkeys([*first.accidents, *again.accidents]))
     red += [f"did not run: {test}" for test in sorted(first.collected - set(first.outcomes))]
     if not first.outcomes:
@@ -229,7 +229,7 @@ def judge(first: Results, again: Results) -> tuple[list[str], list[str]]:
     return red, unsteady
 
 
-def _tell_end(results: Results, red: list[str]) -> None:
+def _print_end(results: Results, red: list[str]) -> None:
     skips = Counter(outcome.skip for outcome in results.outcomes.values() if outcome.word == "skipped")
     for reason, count in skips.most_common():
         print(f"SKIPPED {count}: {reason}")
@@ -246,7 +246,7 @@ def _file_of(test: str) -> str:
 
 
 def _reason(failure: str) -> str:
-    """The line of a failure that says what went wrong."""
+    """Return the line of a failure that says what went wrong."""
     errors = [line.removeprefix("E").strip() for line in failure.splitlines() if line.startswith("E ")]
     return errors[0] if errors else failure.strip().splitlines()[-1]
 

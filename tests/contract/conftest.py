@@ -1,4 +1,4 @@
-"""What the backends' tests share: engines and base images, made once for the run."""
+"""What the tests of the backends share: engines and base images, made once for the run."""
 
 import secrets
 import shutil
@@ -17,9 +17,9 @@ from waypoint.kernel.storage.mounts import detach_all
 
 @pytest.fixture(scope="module")
 def docker_host() -> Iterator[str]:
-    """A daemon with the image ``base``; DOCKER_HOST leads to it.
+    """A daemon with the image ``base``; DOCKER_HOST is its address.
 
-    It holds copies of all mounts of the host: a pool could not be unmounted by other tests as long as it lives.
+    It holds copies of all mounts of the host, so other tests cannot unmount a pool while it runs.
     """
     with docker_daemon(Path("/dev/shm")) as host, pytest.MonkeyPatch.context() as environment:
         environment.setenv("DOCKER_HOST", host)
@@ -34,7 +34,7 @@ def podman_storage() -> Iterator[Path]:
     storage.mkdir()
     podman(storage, "import", "--quiet", str(base_tar()), "localhost/base")
     yield storage
-    # `podman system reset` would take away what all podmans of the host share.
+    # `podman system reset` would remove what all podmans of the host share.
     podman(storage, "rmi", "--all", "--force")
     detach_all(storage / "root/overlay")
     shutil.rmtree(storage)
@@ -47,7 +47,7 @@ def podman_engine(podman_storage: Path) -> Engine:
 
 @pytest.fixture(scope="class")
 def podman_options(podman_storage: Path, tmp_path_factory: pytest.TempPathFactory) -> Options:
-    """What makes an environment of podman, alone or with CRIU."""
+    """Options for an environment of podman, alone or with CRIU."""
     tmp_path = tmp_path_factory.mktemp("podman")
     return {
         "dockerfile_dir": write_dockerfile(tmp_path / "base", "FROM localhost/base"),

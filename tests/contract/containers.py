@@ -1,7 +1,7 @@
-"""What the container backends owe beyond the contract of all: names, attaching, building, ending, saying what failed.
+"""What the container backends promise beyond the common contract: names, attaching, building, cleanup, clear errors.
 
-A backend's test file supplies the fixtures ``engine`` (the engine's own command line) and ``options`` (how an
-environment is made in the tests).
+A backend's test file supplies the fixtures ``engine`` (the engine's own command line) and ``options`` (how the
+tests make an environment).
 """
 
 import secrets
@@ -53,14 +53,14 @@ class ContainerContract(EnvironmentContract):
 
     @pytest.fixture
     def leaves_nothing(self, engine: Engine, options: Options) -> Iterator[None]:
-        """For tests that make environments of their own: fail the one that leaks."""
+        """For tests that make their own environments: fail the test that leaks."""
         before = holdings(engine, options)
         yield
         assert holdings(engine, options) == before
 
-    # -- names, and going on
+    # -- names, and continuing in another process
 
-    def test_environments_live_side_by_side_and_another_process_goes_on_with_one(
+    def test_two_environments_run_at_once_and_another_process_can_continue_one(
         self, env: EnvironmentManager, engine: Engine, options: Options
     ) -> None:
         left = create_env_manager(f"{self.kind}_build", **options)
@@ -74,18 +74,16 @@ class ContainerContract(EnvironmentContract):
         assert type(again) is type(left)
         assert run(again, "cat /var/tmp/mine", fork.id) == "1\n"
         if isinstance(again.core.backend, LiveContainerBackend):
-            again.core.backend._set_aside(
-                again.core.branch().instance
-            )  # by one who was killed while he saved it
-            assert run(again, "cat /var/tmp/mine") == "1\n", "it goes on"
+            # as by a process that was killed while saving it
+            again.core.backend._set_aside(again.core.branch().instance)
+            assert run(again, "cat /var/tmp/mine") == "1\n", "it does not keep running"
         assert again.restore(saved)
         assert [entry.operation for entry in again.stats.entries][:2] == ["container", "exec"]
         assert env.exec_command("cat /var/tmp/mine")[0] != 0
         kept = env.snapshot()
         assert kept is not None
-        again.core.backend.spawn(
-            again.core.images[saved], "main"
-        )  # by one who was killed before it was noted
+        # as by a process that was killed before recording it
+        again.core.backend.spawn(again.core.images[saved], "main")
         assert again.cleanup()
         assert again.core.backend.tag not in engine("ps", "-a", "--format", "{{.Names}}")
         assert run(env, "echo here") == "here\n"
@@ -93,7 +91,7 @@ class ContainerContract(EnvironmentContract):
 
     # -- building
 
-    def test_variables_directory_user_and_service_of_the_image_hold(
+    def test_the_image_sets_variables_directory_user_and_service(
         self, options: Options, tmp_path: Path, leaves_nothing: None
     ) -> None:
         directory = write_dockerfile(
@@ -129,7 +127,7 @@ class ContainerContract(EnvironmentContract):
         assert engine("ps", "-a", "--format", "{{.Names}}") == before
         assert run(env, "echo here") == "here\n"
 
-    def test_a_snapshot_is_as_large_as_what_it_adds(self, env: EnvironmentManager) -> None:
+    def test_the_size_of_a_snapshot_is_what_it_adds(self, env: EnvironmentManager) -> None:
         run(env, "head -c 3000000 /dev/urandom > /var/tmp/large")
         saved = env.snapshot()
         assert saved is not None
@@ -137,11 +135,11 @@ class ContainerContract(EnvironmentContract):
 
 
 class EngineContract(ContainerContract):
-    """What is the same however containers are saved: tried once for each engine."""
+    """What does not depend on how containers are saved: tested once for each engine."""
 
     @pytest.fixture
-    def theirs(self, engine: Engine, options: Options) -> Iterator[str]:
-        """A container that someone else made."""
+    def foreign_container(self, engine: Engine, options: Options) -> Iterator[str]:
+        """A container that was made outside StateFork."""
         name = f"theirs-{secrets.token_hex(4)}"
         arguments = options["extra_args"]
         engine("run", "-d", "-i", "--name", name, "-e", "MADE_BY=them", *arguments, self.base, "sh")
@@ -149,66 +147,64 @@ class EngineContract(ContainerContract):
         engine("kill", name)
         engine("rm", "-f", name)
 
-    def attach(self, theirs: str, options: Options) -> ForkableEnvironmentManager:
+    def attach(self, foreign_container: str, options: Options) -> ForkableEnvironmentManager:
         kept = {name: options[name] for name in ("extra_args", "state_dir", "storage") if name in options}
         if self.kind == "hybrid":
             del kept["extra_args"]
-        manager = create_env_manager(f"{self.kind}_attach", container_name=theirs, **kept)
+        manager = create_env_manager(f"{self.kind}_attach", container_name=foreign_container, **kept)
         assert isinstance(manager, ForkableEnvironmentManager)
         return manager
 
     # -- attaching
 
-    def test_a_container_that_someone_made_is_used_and_left_to_them(
-        self, theirs: str, engine: Engine, options: Options, leaves_nothing: None
+    def test_an_attached_container_is_left_to_its_owner(
+        self, foreign_container: str, engine: Engine, options: Options, leaves_nothing: None
     ) -> None:
-        with self.attach(theirs, options) as attached:
+        with self.attach(foreign_container, options) as attached:
             assert run(attached, "echo $MADE_BY; echo 1 > /var/tmp/mine") == "them\n"
             saved = attached.snapshot()
             assert saved is not None
-            assert engine("exec", theirs, "cat", "/var/tmp/mine") == "1"
+            assert engine("exec", foreign_container, "cat", "/var/tmp/mine") == "1"
             run(attached, "echo 2 > /var/tmp/mine")
             [fork] = attached.fork(saved)
             assert run(attached, "cat /var/tmp/mine", fork.id) == "1\n"
             assert attached.restore(saved)
             assert run(attached, "cat /var/tmp/mine; echo $MADE_BY") == "1\nthem\n"
-        assert engine("exec", theirs, "cat", "/var/tmp/mine") == "2"
-        assert engine("exec", theirs, "ls", "-A", "/var/tmp") == "mine"
-        assert engine("exec", theirs, "sh", "-c", "ls -d /.waypoint || true") == ""
+        assert engine("exec", foreign_container, "cat", "/var/tmp/mine") == "2"
+        assert engine("exec", foreign_container, "ls", "-A", "/var/tmp") == "mine"
+        assert engine("exec", foreign_container, "sh", "-c", "ls -d /.waypoint || true") == ""
 
-    def test_attaching_again_takes_up_the_history(
-        self, theirs: str, options: Options, leaves_nothing: None
+    def test_attaching_again_continues_the_history(
+        self, foreign_container: str, options: Options, leaves_nothing: None
     ) -> None:
-        first = self.attach(theirs, options)
+        first = self.attach(foreign_container, options)
         run(first, "echo 1 > /var/tmp/mine")
         saved = first.snapshot()
         assert saved is not None
         assert first.restore(saved)
         first.core.leave()
-        with self.attach(theirs, options) as second:
+        with self.attach(foreign_container, options) as second:
             assert second.list_snapshots() == [saved]
             assert second.core.id == first.core.id
             run(second, "rm /var/tmp/mine")
             assert second.restore(saved)
             assert run(second, "cat /var/tmp/mine") == "1\n"
 
-    def test_another_container_of_that_name_has_a_history_of_its_own(
-        self, theirs: str, engine: Engine, options: Options, leaves_nothing: None
+    def test_another_container_with_the_same_name_has_its_own_history(
+        self, foreign_container: str, engine: Engine, options: Options, leaves_nothing: None
     ) -> None:
-        first = self.attach(theirs, options)
+        first = self.attach(foreign_container, options)
         first.core.snapshot()
         first.core.leave()
-        engine("kill", theirs)  # it does not end when asked to, and would be waited for
-        engine("rm", "-f", theirs)
-        engine("run", "-d", "-i", "--name", theirs, *options["extra_args"], self.base, "sh")
-        with self.attach(theirs, options) as second:
+        engine("kill", foreign_container)  # it ignores a request to end, so the engine would wait for it
+        engine("rm", "-f", foreign_container)
+        engine("run", "-d", "-i", "--name", foreign_container, *options["extra_args"], self.base, "sh")
+        with self.attach(foreign_container, options) as second:
             assert second.core.id != first.core.id
             assert (second.list_snapshots(), second.current_snapshot) == ([], None)
         assert open_env_manager(first.core.id, state_dir=options["state_dir"]).cleanup()
 
-    def test_a_container_that_is_not_there_cannot_be_attached_to(
-        self, options: Options, leaves_nothing: None
-    ) -> None:
+    def test_attaching_to_a_missing_container_fails(self, options: Options, leaves_nothing: None) -> None:
         with pytest.raises(BackendFailed, match="nobody"):
             self.attach("nobody", options)
         with pytest.raises(KeyError, match="container_name"):
@@ -228,7 +224,7 @@ class EngineContract(ContainerContract):
         with pytest.raises(BackendFailed, match="nowhere"):
             create_env_manager(f"{self.kind}_build", **{**options, "dockerfile_dir": f"{tmp_path}/nowhere"})
 
-    def test_a_program_that_is_missing_is_named_with_its_package(
+    def test_a_missing_program_is_reported_with_its_package(
         self, options: Options, tmp_path: Path, leaves_nothing: None
     ) -> None:
         with pytest.MonkeyPatch.context() as elsewhere, pytest.raises(BackendUnavailable) as failure:

@@ -1,6 +1,6 @@
-"""What every backend owes its users. A backend's test file supplies the fixture ``env`` and subclasses the contract.
+"""What every backend promises its users. Its test file supplies the fixture ``shared`` and subclasses the contract.
 
-A claimed capability must hold, and one that is not claimed must be absent: the table in docs is made of the claims.
+A claimed capability must hold, and an unclaimed one must be absent: the table in the docs is generated from the claims.
 """
 
 import os
@@ -15,7 +15,7 @@ from statefork import EnvironmentManager, ForkableEnvironmentManager
 from statefork.errors import CommandTimedOut, StateForkError, UnknownSnapshot, Unsupported
 from statefork.survival_probes import PROBES, Probing
 
-__all__ = ["EnvironmentContract", "put_in_order", "run"]
+__all__ = ["EnvironmentContract", "discard_other_branches", "run"]
 
 NO_BRANCHES = "branches beside each other are not claimed"
 
@@ -26,8 +26,8 @@ def run(env: EnvironmentManager, command: str, branch: str | None = None) -> str
     return result.output
 
 
-def put_in_order(env: EnvironmentManager) -> None:
-    """Leave but the branch main, for the next test."""
+def discard_other_branches(env: EnvironmentManager) -> None:
+    """Discard all branches but main, for the next test."""
     if not env.core.is_closed:
         env.core.switch("main")
         for branch in env.core.branches():
@@ -36,21 +36,21 @@ def put_in_order(env: EnvironmentManager) -> None:
 
 
 class EnvironmentContract:
-    """The fixture ``shared`` gives an environment with a POSIX shell, coreutils, procps and python3.
+    """The fixture ``shared`` must give an environment with a POSIX shell, coreutils, procps and python3.
 
-    Environments take seconds to make: one does for all tests of the class, each of which sets up what it looks at.
+    Environments take seconds to make, so all tests of the class share one, and each sets up what it needs.
     """
 
     @pytest.fixture
     def env(self, shared: EnvironmentManager) -> Iterator[EnvironmentManager]:
         yield shared
-        put_in_order(shared)
+        discard_other_branches(shared)
 
     def end(self, env: EnvironmentManager) -> None:
-        """End the current branch behind the manager's back."""
+        """End the current branch without the manager's knowledge."""
         env.core.backend.discard(env.core.branch().instance)
 
-    def test_what_is_claimed_survives_a_restore_and_is_in_every_fork_and_nothing_else_is(
+    def test_a_restore_and_a_fork_keep_exactly_the_claimed_capabilities(
         self, env: EnvironmentManager
     ) -> None:
         claimed = {probe.capability for probe in PROBES} & set(env.capabilities.names())
@@ -58,7 +58,7 @@ class EnvironmentContract:
         probing = Probing(env.core)
         probing.prepare()
         saved = env.core.snapshot().snapshot_id
-        assert probing.found() >= claimed, "what was saved goes on"
+        assert probing.found() >= claimed, "the saved branch does not keep running"
         probing.disturb()
         if env.capabilities.concurrent_branches:
             [fork] = env.core.fork(saved)
@@ -71,17 +71,15 @@ class EnvironmentContract:
         env.core.restore(clean)
         probing.end()
 
-    def test_the_directory_for_temporary_files_goes_back_too_and_is_each_branchs_own(
-        self, env: EnvironmentManager
-    ) -> None:
+    def test_tmp_is_restored_too_and_each_branch_has_its_own(self, env: EnvironmentManager) -> None:
         path = f"/tmp/sf-{secrets.token_hex(4)}"
         run(env, f"echo before > {path}")
         if not env.capabilities.files:
-            Path(path).unlink()  # it is the host's
+            Path(path).unlink()  # it is a file of the host
             pytest.skip("files are not claimed to be kept")
         saved = env.core.snapshot().snapshot_id
         run(env, f"echo after > {path}")
-        assert not Path(path).exists(), "it is not the host's"
+        assert not Path(path).exists(), "the file was made on the host"
         [fork] = env.core.fork(saved)
         assert run(env, f"cat {path}", fork.id) == "before\n"
         run(env, f"echo forked > {path}", fork.id)
@@ -89,12 +87,12 @@ class EnvironmentContract:
         env.core.restore(saved)
         assert run(env, f"cat {path}") == "before\n"
 
-    def test_commands_have_their_exit_code_and_output(self, env: EnvironmentManager) -> None:
+    def test_commands_return_their_exit_code_and_output(self, env: EnvironmentManager) -> None:
         assert env.exec_command("echo out; exit_status() { return 7; }; exit_status")[:2] == (7, "out\n")
         assert env.exec_command(["printf", "%s|", "a b", "$HOME"])[:2] == (0, "a b|$HOME|")
         assert env.exec_command("printf 'no newline'")[1] == "no newline"
 
-    def test_a_command_that_runs_out_of_time_is_ended_and_the_environment_goes_on(
+    def test_a_command_that_times_out_is_ended_and_the_environment_still_works(
         self, env: EnvironmentManager
     ) -> None:
         code, _, errors = env.exec_command("sleep 1000", timeout=0.5)
@@ -103,37 +101,37 @@ class EnvironmentContract:
             env.core.run("sleep 1000", timeout_s=0.5)
         assert run(env, "echo here") == "here\n"
 
-    def test_an_agent_that_activates_exports_and_tries_two_ways(self, env: EnvironmentManager) -> None:
+    def test_an_agent_can_try_two_ways_from_the_same_point(self, env: EnvironmentManager) -> None:
         """The loop agents run: activate once, try A from there, go back, try B from the very same point.
 
-        Where the shell is no part of the state, each command begins anew, before and after the restore.
+        Where the shell is not part of the state, each command starts afresh, before and after the restore.
         """
         keeps = env.capabilities
         activated = "on debug /var/tmp/task" if keeps.shell else ""
         look = "echo $TOOLS $MODE $PWD"
         run(env, "mkdir -p /var/tmp/task && echo 'export TOOLS=on' > /var/tmp/task/activate")
-        anew = run(env, look).strip()
+        fresh = run(env, look).strip()
         run(env, "cd /var/tmp/task && . ./activate && export MODE=debug")
         ready = env.snapshot()
         assert ready is not None
-        assert run(env, look).strip() == (activated or anew)
+        assert run(env, look).strip() == (activated or fresh)
         code, _, _ = env.exec_command(
             "export MODE=a && cd / && echo broken > /var/tmp/task/result && cat /nowhere"
         )
-        assert code != 0, "A fails"
+        assert code != 0, "A did not fail"
         assert env.restore(ready)
-        assert run(env, look).strip() == (activated or anew)
+        assert run(env, look).strip() == (activated or fresh)
         has_result = env.exec_command("cat /var/tmp/task/result")[0] == 0
-        assert has_result is not keeps.files, "what A has left behind"
+        assert has_result is not keeps.files, "the file that A wrote"
         run(env, "echo fixed > /var/tmp/task/result")
-        assert run(env, "cat /var/tmp/task/result") == "fixed\n", "B works"
-        run(env, "cd /")  # the directory may be the host's, and goes
+        assert run(env, "cat /var/tmp/task/result") == "fixed\n", "B does not work"
+        run(env, "cd /")  # the directory may be on the host, and will be removed
 
-    def test_restoring_goes_back_and_forth_in_the_tree_and_on_from_there(
+    def test_a_restore_reaches_any_snapshot_of_the_tree_and_can_continue_from_it(
         self, env: EnvironmentManager
     ) -> None:
         def seen(as_restored: str, as_written: str) -> bool:
-            # Where files are no part of the state, they are as they were written last.
+            # Where files are not part of the state, they keep what was written last.
             expected = as_restored if env.capabilities.files else as_written
             return run(env, "cat /var/tmp/step").split() == expected.split()
 
@@ -167,7 +165,7 @@ class EnvironmentContract:
             run(env, f"echo {branch.id} > /var/tmp/note; export NOTE={branch.id}", branch.id)
 
         def seen_file(own: str) -> str:
-            # Where files are no part of the state there is but one of them, and the last one who wrote has it.
+            # Where files are not part of the state, there is only one file, with what the last branch wrote.
             return own if env.capabilities.files else f"{made[-1].id}\n"
 
         for branch in made:
@@ -192,7 +190,7 @@ class EnvironmentContract:
         assert not env.copy_in(tmp_path / "nothing", "/var/tmp/nothing")
         assert not env.copy_out("/var/tmp/nothing", tmp_path / "nothing")
 
-    def test_files_are_copied_into_one_branch_and_out_of_it(
+    def test_files_are_copied_into_and_out_of_one_branch(
         self, env: EnvironmentManager, tmp_path: Path
     ) -> None:
         if not isinstance(env, ForkableEnvironmentManager):
@@ -210,8 +208,10 @@ class EnvironmentContract:
         assert not env.copy_in_branch("nobody", tmp_path / "source", "/var/tmp/copied")
         assert not env.copy_out_branch("nobody", "/var/tmp/copied", tmp_path / "nothing")
 
-    def test_copies_mean_the_same_everywhere(self, env: EnvironmentManager, tmp_path: Path) -> None:
-        """Missing directories are made; a directory is merged into one that is there, and a file goes into it."""
+    def test_copies_follow_the_same_rules_in_every_backend(
+        self, env: EnvironmentManager, tmp_path: Path
+    ) -> None:
+        """Missing directories are made; a directory is merged into an existing one, and a file is put into it."""
         tree = tmp_path / "tree"
         (tree / "sub").mkdir(parents=True)
         (tree / "sub/file").write_text("in tree")
@@ -221,7 +221,7 @@ class EnvironmentContract:
         (tmp_path / "to-tree").symlink_to("tree")
         run(env, "mkdir -p /var/tmp/copies/there && echo kept > /var/tmp/copies/there/kept")
         for target in ("there", "deep/er"):
-            assert env.copy_in(tmp_path / "to-tree", f"/var/tmp/copies/{target}"), "what a link leads to"
+            assert env.copy_in(tmp_path / "to-tree", f"/var/tmp/copies/{target}"), "a link must be followed"
         assert env.copy_in(tree / "sub/file", "/var/tmp/copies/there")
         assert env.copy_in(tree / "sub/file", "/var/tmp/copies/new/")
         look = "cd /var/tmp/copies && cat there/kept there/sub/file there/link there/file new/file && cd /"
@@ -243,16 +243,16 @@ class EnvironmentContract:
             assert (tmp_path / "out/sub/private").stat().st_mode & 0o777 == 0o600
             run(env, "ln -s deep/er /var/tmp/copies/way && mkfifo /var/tmp/copies/pipe")
             assert env.copy_out("/var/tmp/copies/way/link", tmp_path / "followed")
-            assert not (tmp_path / "followed").is_symlink(), "it would lead to a file of the host"
+            assert not (tmp_path / "followed").is_symlink(), "the link would point to a file of the host"
             assert not env.copy_out("/var/tmp/copies/pipe", tmp_path / "pipe")
         os.mkfifo(tmp_path / "fifo")
         assert not env.copy_in(tmp_path / "fifo", "/var/tmp/copies/fifo")
         for path in ("relative", "", "/", "/../"):
             assert not env.copy_in(source := tree / "private", path), (source, path)
             assert not env.copy_out(path, tmp_path / "nothing")
-        run(env, "rm -rf /var/tmp/copies")  # they may be the host's
+        run(env, "rm -rf /var/tmp/copies")  # they may be on the host
 
-    def test_what_cannot_be_a_command_is_refused_in_the_same_way(self, env: EnvironmentManager) -> None:
+    def test_an_invalid_command_is_refused_in_the_same_way(self, env: EnvironmentManager) -> None:
         wrong: list[Any] = [None, 5, b"true", [], ["echo", 5], "echo a\0b"]
         for command in wrong:
             code, output, message = env.exec_command(command)
@@ -262,18 +262,18 @@ class EnvironmentContract:
             assert env.exec_command("true", timeout=timeout)[0] == -1  # type: ignore[arg-type]
         assert env.exec_command("echo ok", timeout=60)[:2] == (0, "ok\n")
 
-    def test_text_of_any_kind_goes_in_and_comes_out(self, env: EnvironmentManager) -> None:
+    def test_any_text_goes_in_and_comes_out_unchanged(self, env: EnvironmentManager) -> None:
         said = 'it\'s "ž日🎉" ; $HOME && `x` \\ *'
         assert env.exec_command(["echo", said])[:2] == (0, f"{said}\n")
         assert run(env, "echo 'one'\n\necho two") == "one\ntwo\n"
 
-    def test_what_does_not_exist_is_refused_and_nothing_happens(self, env: EnvironmentManager) -> None:
+    def test_an_unknown_snapshot_is_refused_and_changes_nothing(self, env: EnvironmentManager) -> None:
         assert not env.restore("00000000")
         with pytest.raises(UnknownSnapshot):
             env.core.restore("00000000")
         assert run(env, "echo here") == "here\n"
 
-    def test_an_environment_that_is_gone_says_so(self, env: EnvironmentManager) -> None:
+    def test_a_dead_branch_is_reported_and_can_be_restored(self, env: EnvironmentManager) -> None:
         saved = env.snapshot()
         assert saved is not None
         self.end(env)
@@ -285,7 +285,7 @@ class EnvironmentContract:
         with pytest.raises(StateForkError):
             env.core.run("true")
         assert env.snapshot() is None
-        assert env.restore(saved), "a dead branch can be brought back"
+        assert env.restore(saved), "a dead branch cannot be restored"
         assert env.exec_command("echo back")[0] == 0
         if isinstance(env, ForkableEnvironmentManager):
             assert env.live_branches["main"].status == "running"

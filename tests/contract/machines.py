@@ -1,4 +1,4 @@
-"""What the tests of microVMs share: a state directory of which nothing stays, and what of it is still in use."""
+"""What the tests of microVMs share: a state directory that must leave nothing behind, and what still uses it."""
 
 import os
 import secrets
@@ -19,7 +19,7 @@ __all__ = ["copy_busybox", "machines_below", "new_manager", "state_directory"]
 
 @contextmanager
 def state_directory() -> Iterator[Path]:
-    """A state directory for the whole file. Everything that was mounted or started for it is gone at its end."""
+    """A state directory for the whole test file. At its end, no mount or process of it may be left."""
     path = Path(f"/var/tmp/statefork-microvm-{secrets.token_hex(4)}")
     path.mkdir(mode=0o700)
     yield path
@@ -42,8 +42,8 @@ def mounts_below(path: Path) -> list[str]:
 
 
 def is_released(path: Path) -> bool:
-    """Whether we have let go of the storage. Other mount namespaces of this host may have copies of our mount, which keep
-    its file system alive until they end: then it stays mounted here too, for whoever comes next."""
+    """Whether we have released the storage. Other mount namespaces of this host may hold copies of our mount, which
+    keep its file system alive until they end: then it stays mounted here too, for the next user."""
     deadline = time.monotonic() + 10.0
     while mounts_below(path) and not is_held_elsewhere(path) and time.monotonic() < deadline:
         Storage(path / "microvm").release()
@@ -60,7 +60,7 @@ def is_held_elsewhere(path: Path) -> bool:
 
 
 def machines_below(path: Path) -> list[int]:
-    """The processes of QEMU whose files are there."""
+    """The QEMU processes whose files are below ``path``."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
@@ -70,7 +70,7 @@ def machines_below(path: Path) -> list[int]:
 
 
 def copy_busybox(root: Path) -> None:
-    """A root file system with nothing but busybox and its libraries."""
+    """Make a root file system with only busybox and its libraries."""
     libraries = run_tool(["ldd", "/bin/busybox"], timeout_s=30.0, accept=(0, 1)).stdout.split()
     for path in ["/bin/busybox", *(word for word in libraries if word.startswith("/"))]:
         target = root / path.lstrip("/")

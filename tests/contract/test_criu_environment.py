@@ -26,49 +26,49 @@ pytestmark = pytest.mark.kernel
 
 
 @contextmanager
-def made(place: Path) -> Iterator[CRIUBuildManager]:
-    """An environment of which nothing is left afterwards."""
-    with make(place) as manager:
+def clean_environment(directory: Path) -> Iterator[CRIUBuildManager]:
+    """An environment that must leave nothing behind."""
+    with make(directory) as manager:
         yield manager
         tag = manager.core.backend.tag
     assert held_by(tag) == []
-    assert not (place / "state" / manager.core.id).exists()
-    assert list((place / "work").iterdir()) == []
+    assert not (directory / "state" / manager.core.id).exists()
+    assert list((directory / "work").iterdir()) == []
 
 
 @pytest.fixture(scope="class")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EnvironmentManager]:
-    with made(tmp_path_factory.mktemp("criu")) as manager:
+    with clean_environment(tmp_path_factory.mktemp("criu")) as manager:
         yield manager
 
 
 @pytest.fixture
 def env(tmp_path: Path) -> Iterator[EnvironmentManager]:
-    with made(tmp_path) as manager:
+    with clean_environment(tmp_path) as manager:
         yield manager
 
 
 def make(tmp_path: Path, **options: object) -> CRIUBuildManager:
-    places = {"work_dir": tmp_path / "work", "state_dir": tmp_path / "state"}
-    made = create_env_manager("criu_build", **{**places, **options})
+    directories = {"work_dir": tmp_path / "work", "state_dir": tmp_path / "state"}
+    made = create_env_manager("criu_build", **{**directories, **options})
     assert isinstance(made, CRIUBuildManager)
     return made
 
 
 @pytest.fixture(autouse=True)
 def removes_what_the_contract_writes() -> Iterator[None]:
-    """The files of the probes are the host's; a run that was killed may have left some."""
+    """The probes write files on the host; a killed run may have left some."""
     remove_files()
     yield
     remove_files()
 
 
 def remove_files() -> None:
-    place = Path("/var/tmp")
+    directory = Path("/var/tmp")
     for name in ("step", "note", "copied"):
-        (place / name).unlink(missing_ok=True)
+        (directory / name).unlink(missing_ok=True)
     for name in ("task", "copies"):
-        shutil.rmtree(place / name, ignore_errors=True)
+        shutil.rmtree(directory / name, ignore_errors=True)
 
 
 class TestCriu(EnvironmentContract):
@@ -82,7 +82,7 @@ def test_the_files_are_the_hosts_own(env: EnvironmentManager, tmp_path: Path) ->
     assert run(env, "pwd") == f"{os.getcwd()}\n"
 
 
-def test_what_is_made_in_the_root_itself_belongs_to_the_environment(env: EnvironmentManager) -> None:
+def test_new_entries_of_the_root_directory_stay_in_the_environment(env: EnvironmentManager) -> None:
     saved = env.core.snapshot().snapshot_id
     run(env, "mkdir /made-inside && echo x > /made-inside/file")
     [fork] = env.core.fork(saved)
@@ -90,7 +90,7 @@ def test_what_is_made_in_the_root_itself_belongs_to_the_environment(env: Environ
     assert not Path("/made-inside").exists()
 
 
-def test_environments_side_by_side_have_the_same_pids_and_ports_and_end_alone(
+def test_two_environments_can_use_the_same_pids_and_ports_and_end_separately(
     env: EnvironmentManager, tmp_path: Path
 ) -> None:
     listen = "python3 -m http.server 18080 >/dev/null 2>&1 & sleep 98765 >/dev/null 2>&1 &"
@@ -105,7 +105,7 @@ def test_environments_side_by_side_have_the_same_pids_and_ports_and_end_alone(
     assert run(env, "kill -0 $x && jobs | grep -c Running") == "2\n"
 
 
-def test_another_process_goes_on_with_what_was_left(env: EnvironmentManager, tmp_path: Path) -> None:
+def test_another_process_can_continue_an_environment(env: EnvironmentManager, tmp_path: Path) -> None:
     run(env, "x=kept")
     saved = env.snapshot()
     run(env, "x=changed")
@@ -120,13 +120,13 @@ def test_another_process_goes_on_with_what_was_left(env: EnvironmentManager, tmp
         assert again.core.backend.process_id(instance) is not None
 
 
-def test_a_command_runs_in_the_background_from_the_start(tmp_path: Path) -> None:
+def test_the_command_option_starts_a_background_job(tmp_path: Path) -> None:
     with make(tmp_path, command=["sh", "-c", "echo up; exec sleep 98765"]) as env:
         assert run(env, "jobs | grep -c sleep") == "1\n"
         wait_for(lambda: [log.read_text() for log in (tmp_path / "work").glob("*/command.log")] == ["up\n"])
 
 
-def test_an_open_file_that_has_changed_is_named_and_the_branch_goes_on(
+def test_a_restore_reports_a_changed_open_file_and_the_branch_keeps_running(
     env: EnvironmentManager, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
@@ -143,7 +143,7 @@ def test_an_open_file_that_has_changed_is_named_and_the_branch_goes_on(
     assert log.read_text() == "one\nthree\n"
 
 
-def test_a_shell_that_was_ended_is_named_and_comes_back_with_a_snapshot(env: EnvironmentManager) -> None:
+def test_the_end_of_the_shell_is_reported_and_a_restore_brings_it_back(env: EnvironmentManager) -> None:
     saved = env.core.snapshot().snapshot_id
     for command in ("exit 4", "true"):
         with pytest.raises(BackendFailed, match="the shell of") as caught:
@@ -153,7 +153,7 @@ def test_a_shell_that_was_ended_is_named_and_comes_back_with_a_snapshot(env: Env
     assert run(env, "echo back") == "back\n"
 
 
-def test_a_work_dir_that_others_may_change_is_refused(tmp_path: Path) -> None:
+def test_a_work_dir_that_others_can_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work").chmod(0o777)
     with pytest.raises(WrongUse, match="may be changed by others"):
@@ -161,7 +161,7 @@ def test_a_work_dir_that_others_may_change_is_refused(tmp_path: Path) -> None:
     assert list((tmp_path / "state").iterdir()) == []
 
 
-def test_without_criu_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_criu_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(criu_host, "_build", lambda: None)
     for method, options in (("criu_build", {}), ("criu_attach", {"target_pid": os.getpid()})):
         with pytest.raises(BackendUnavailable, match="CRIU") as caught:
@@ -199,7 +199,7 @@ class TestAttach:
 
     @contextmanager
     def started(self, command: tuple[str, ...], log: Path) -> Iterator["Popen[bytes]"]:
-        """A tree of its own that does not outlive the test, whoever has become its parent."""
+        """A separate process tree that does not outlive the test, whatever its parent is by then."""
         with open(log, "wb") as out:
             process = spawn(command, stdout=out, stderr=out)
         yield process
@@ -211,21 +211,21 @@ class TestAttach:
         with attached(process.pid, tmp_path) as manager:
             yield manager
 
-    def test_its_memory_pids_and_port_come_back(
+    def test_a_restore_brings_back_memory_pids_and_port(
         self, env: CRIUAttachManager, process: "Popen[bytes]", port: int
     ) -> None:
         first = ask(port)
         saved = env.snapshot()
         assert saved is not None
-        assert ask(port) == first.replace("2 ", "3 ", 1), "it goes on"
+        assert ask(port) == first.replace("2 ", "3 ", 1), "it does not keep running"
         for _ in range(2):
             assert env.restore(saved)
-            assert ask(port) == first.replace("2 ", "3 ", 1), "it has gone back"
+            assert ask(port) == first.replace("2 ", "3 ", 1), "it was not restored"
         assert not hasattr(env, "fork")
         with pytest.raises(Unsupported):
             env.core.fork(saved)
 
-    def test_attaching_again_takes_up_the_history_of_that_very_process(
+    def test_attaching_again_continues_the_history_of_the_same_process(
         self, env: CRIUAttachManager, process: "Popen[bytes]", tmp_path: Path
     ) -> None:
         saved = env.snapshot()
@@ -241,13 +241,15 @@ class TestAttach:
                 assert other.list_snapshots() == [], "another process had this pid before"
         open_env_manager(env.core.id, state_dir=tmp_path / "state").cleanup()
 
-    def test_cleanup_leaves_it_alone(self, env: CRIUAttachManager, port: int, tmp_path: Path) -> None:
+    def test_cleanup_leaves_the_process_running(
+        self, env: CRIUAttachManager, port: int, tmp_path: Path
+    ) -> None:
         env.snapshot()
         env.cleanup()
         assert ask(port)
         assert list((tmp_path / "state").iterdir()) == []
 
-    def test_commands_are_fresh_processes_beside_it(
+    def test_commands_run_as_new_processes_next_to_the_attached_one(
         self, env: CRIUAttachManager, process: "Popen[bytes]", tmp_path: Path
     ) -> None:
         here = os.readlink(f"/proc/{process.pid}/cwd")
@@ -260,7 +262,7 @@ class TestAttach:
         assert env.copy_out(f"{tmp_path}/copied", tmp_path / "back")
         assert (tmp_path / "back").read_text() == "content"
 
-    def test_a_tree_that_has_died_is_named_and_can_be_brought_back(
+    def test_a_dead_process_is_reported_and_can_be_restored(
         self, env: CRIUAttachManager, process: "Popen[bytes]", port: int
     ) -> None:
         first = ask(port)
@@ -274,7 +276,7 @@ class TestAttach:
         env.core.restore(saved)
         assert ask(port) == first.replace("2 ", "3 ", 1)
 
-    def test_a_restore_that_fails_gives_back_what_ran(self, tmp_path: Path) -> None:
+    def test_a_failed_restore_brings_back_the_running_process(self, tmp_path: Path) -> None:
         log = tmp_path / "log"
         script = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.1; done"
         with self.started(("sh", "-c", script), log) as process, attached(process.pid, tmp_path) as env:
@@ -287,17 +289,17 @@ class TestAttach:
             reached = log.read_text().count("\n")
             wait_for(lambda: log.read_text().count("\n") > reached)
             numbers = [int(line) for line in log.read_text().split()]
-            assert numbers == list(range(1, len(numbers) + 1)), "it goes on where it was"
-            assert env.core.run("echo here").output == "here\n", "it is still the one attached to"
+            assert numbers == list(range(1, len(numbers) + 1)), "it does not continue where it was"
+            assert env.core.run("echo here").output == "here\n", "it is no longer attached"
             assert env.core.backend.is_still(env.core.branch().instance)
 
-    def test_a_process_that_was_given_the_same_pid_is_left_alone(
+    def test_another_process_with_the_same_pid_is_left_alone(
         self, env: CRIUAttachManager, process: "Popen[bytes]", port: int
     ) -> None:
         saved = env.core.snapshot().snapshot_id
         before = ask(port)
         main = env.core.branch()
-        # As after a restart of the host: the one that was attached to had the pid at another time.
+        # As after a restart of the host: the attached process had this pid at another time.
         main.instance = dataclasses.replace(main.instance, handle={**main.instance.handle, "started": 1})
         with pytest.raises(BackendFailed, match=f"pid {process.pid} is in use") as failure:
             env.core.restore(saved)
@@ -305,7 +307,7 @@ class TestAttach:
         assert process.poll() is None
         assert ask(port) == before.replace("2 ", "3 ", 1)
 
-    def test_what_a_killed_restore_has_left_is_not_in_the_way(
+    def test_leftovers_of_a_killed_restore_do_not_block_the_next(
         self, env: CRIUAttachManager, port: int
     ) -> None:
         saved = env.core.snapshot().snapshot_id
@@ -313,7 +315,7 @@ class TestAttach:
         env.core.restore(saved)
         assert ask(port)
 
-    def test_a_replay_that_fails_gives_back_what_ran(
+    def test_a_failed_replay_brings_back_the_running_process(
         self, env: CRIUAttachManager, port: int, tmp_path: Path
     ) -> None:
         env.core.snapshot()
@@ -327,12 +329,12 @@ class TestAttach:
             env.core.restore(virtual)
         assert env.core.run("true").exit_code == 0
         count, *rest = ask(port).split()
-        assert [str(int(count) - 1), *rest] == before.split(), "it goes on where it was"
+        assert [str(int(count) - 1), *rest] == before.split(), "it does not continue where it was"
         mark.unlink()
         env.core.restore(virtual)
         assert int(ask(port).split()[0]) <= int(before.split()[0])
 
-    def test_a_terminal_that_others_hold_is_refused_by_name(self, tmp_path: Path) -> None:
+    def test_a_terminal_that_others_hold_is_refused_with_a_hint(self, tmp_path: Path) -> None:
         master, slave = os.openpty()
         process = spawn(("sleep", "1000"), stdout=slave, stderr=slave)
         os.close(slave)
@@ -349,7 +351,7 @@ class TestAttach:
             process.wait()
             os.close(master)
 
-    def test_a_work_dir_that_others_may_change_is_refused(
+    def test_a_work_dir_that_others_can_write_is_refused(
         self, process: "Popen[bytes]", tmp_path: Path
     ) -> None:
         options = {"target_pid": process.pid, "state_dir": tmp_path / "state", "work_dir": tmp_path / "work"}
@@ -361,12 +363,12 @@ class TestAttach:
         (tmp_path / "work").chmod(0o755)
         with create_env_manager("criu_attach", **options) as env:
             saved = env.core.snapshot().snapshot_id
-            [room] = (tmp_path / "work").iterdir()
-            assert room.stat().st_mode & 0o777 == 0o700
+            [saved_directory] = (tmp_path / "work").iterdir()
+            assert saved_directory.stat().st_mode & 0o777 == 0o700
             env.core.restore(saved)
         assert list((tmp_path / "work").iterdir()) == []
 
-    def test_a_process_that_does_not_exist_is_named(self, tmp_path: Path) -> None:
+    def test_a_missing_process_is_reported_by_pid(self, tmp_path: Path) -> None:
         with pytest.raises(KeyError):
             create_env_manager("criu_attach", state_dir=tmp_path / "state")
         with pytest.raises(BackendFailed, match="no process 4194304"):
@@ -389,13 +391,13 @@ def is_open(port: int) -> bool:
 
 
 def ask(port: int) -> str:
-    """Its answer, to the end: it has let go of the connection then, and a snapshot holds none."""
+    """Return its answer, read to the end: by then it has closed the connection, so no snapshot holds one."""
     with socket.create_connection(("127.0.0.1", port), 30) as peer:
         return b"".join(iter(lambda: peer.recv(100), b"")).decode()
 
 
 def kill_session(leader: int) -> None:
-    """Kill what ``leader`` has started; a restore gives all of it the same ids again."""
+    """Kill the session of ``leader``; a restored one has the same session id."""
     for entry in os.listdir("/proc"):
         process = read_process(int(entry)) if entry.isdigit() else None
         if process is not None and process.session == leader:

@@ -1,4 +1,4 @@
-"""Docker keeps the contract: with files alone, and with checkpoints whole."""
+"""Docker keeps the contract: the files alone, and everything with checkpoints."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -51,7 +51,7 @@ class TestDockerWithCheckpoints(ContainerContract):
     def options(cls, options: Options) -> Options:
         return {**options, "checkpoint": True}
 
-    def test_what_containerd_leaves_behind_goes_with_the_daemon(
+    def test_leftovers_of_containerd_are_in_the_daemons_temporary_directory(
         self, env: EnvironmentManager, docker_host: str
     ) -> None:
         env.core.snapshot()
@@ -60,7 +60,7 @@ class TestDockerWithCheckpoints(ContainerContract):
 
     @pytest.fixture
     def failing(self, env: EnvironmentManager, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-        """The containers whose processes the daemon cannot bring back; all if ``*`` is among them."""
+        """The containers whose processes the daemon fails to restore; all of them if ``*`` is in the set."""
         backend = env.core.backend
         assert isinstance(backend, DockerCheckpointBackend)
         real, names = backend._ask_criu, set[str]()
@@ -74,7 +74,7 @@ class TestDockerWithCheckpoints(ContainerContract):
             changed.setattr(backend, "_ask_criu", fail)
             yield names
 
-    def test_if_it_cannot_go_on_in_place_it_comes_back_from_what_was_saved(
+    def test_a_container_that_cannot_resume_is_restored_from_the_snapshot(
         self, env: EnvironmentManager, engine: Engine, failing: set[str]
     ) -> None:
         container = str(env.core.branch().instance.handle["container"])
@@ -86,7 +86,7 @@ class TestDockerWithCheckpoints(ContainerContract):
         failing.clear()
         env.core.restore(saved)
 
-    def test_what_can_neither_go_on_nor_come_back_is_not_taken_away(
+    def test_a_container_that_can_neither_resume_nor_be_restored_is_kept(
         self, env: EnvironmentManager, engine: Engine, failing: set[str]
     ) -> None:
         run(env, "cd /var/tmp && x=1")
@@ -107,7 +107,7 @@ class TestDockerWithCheckpoints(ContainerContract):
         assert run(env, "echo $x $PWD") == "1 /var/tmp\n"
 
 
-def test_a_daemon_that_does_not_run_is_named_and_the_one_that_is_asked_for_counts(
+def test_a_missing_daemon_is_reported_and_docker_host_chooses_another(
     options: Options, docker_host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///run/statefork-no-such-daemon.sock")
@@ -118,7 +118,9 @@ def test_a_daemon_that_does_not_run_is_named_and_the_one_that_is_asked_for_count
         assert env.exec_command("echo named")[1] == "named\n"
 
 
-def test_an_environment_stays_with_its_daemon(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_is_opened_again_at_its_own_daemon(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
     env = create_env_manager("docker_build", **options)
     env.core.leave()
     with monkeypatch.context() as elsewhere:
@@ -127,25 +129,27 @@ def test_an_environment_stays_with_its_daemon(options: Options, monkeypatch: pyt
             assert again.exec_command("echo here")[:2] == (0, "here\n")
 
 
-def test_a_base_image_has_any_name(options: Options, engine: Engine) -> None:
+def test_a_base_image_may_have_any_name(options: Options, engine: Engine) -> None:
     for name in ("statefork-test", "localhost:5000/statefork-test/app", "statefork-test:v1"):
         with create_env_manager("docker_build", base_image=name, **options) as env:
             saved = env.snapshot()
             assert saved is not None
             assert env.restore(saved)
-        assert engine("images", "--format", "{{.ID}}", name) != "", "a name that the caller chose is theirs"
+        assert engine("images", "--format", "{{.ID}}", name) != "", "a name that the caller chose must stay"
         assert engine("images", "--format", "{{.ID}}", f"--filter=reference={name}:*statefork-*") == ""
         engine("rmi", name)
 
 
-def test_output_and_errors_are_told_apart_and_a_late_command_is_ended_inside(
+def test_output_and_errors_are_separate_and_a_timeout_ends_the_command_inside(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with create_env_manager("docker_build", **options) as env:
         assert isinstance(env.core.backend, ContainerBackend)
         start = env.core.backend.engine._start_client
 
-        def begun(container: str, words: Sequence[str], out: IO[bytes], err: IO[bytes]) -> "Popen[bytes]":
+        def start_and_wait(
+            container: str, words: Sequence[str], out: IO[bytes], err: IO[bytes]
+        ) -> "Popen[bytes]":
             client = start(container, words, out, err)
             wait_for(lambda: b"begun\n" in os.pread(out.fileno(), 100, 0))
             return client
@@ -153,17 +157,16 @@ def test_output_and_errors_are_told_apart_and_a_late_command_is_ended_inside(
         assert env.exec_command("echo out; echo err >&2; exit 3") == (3, "out\n", "err\n")
         assert env.exec_command(["no-such-program"])[0] == 127
         with monkeypatch.context() as late:
-            late.setattr(env.core.backend.engine, "_start_client", begun)
+            late.setattr(env.core.backend.engine, "_start_client", start_and_wait)
             code, output, _ = env.exec_command("echo begun; sleep 4242; true", timeout=0.5)
         assert (code, output) == (-2, "begun\n")
-        wait_for(
-            lambda: env.exec_command("pgrep -f '^sleep 4242'")[1] == ""
-        )  # a killed process takes a moment to end
-        assert env.exec_command("x" * 200_000)[0] == -1, "longer than a program can be given"
+        # a killed process needs a moment to end
+        wait_for(lambda: env.exec_command("pgrep -f '^sleep 4242'")[1] == "")
+        assert env.exec_command("x" * 200_000)[0] == -1, "longer than an argument may be"
         assert env.exec_command("echo here")[1] == "here\n"
 
 
-def test_checkpoints_must_be_possible(options: Options) -> None:
+def test_attaching_with_checkpoints_is_refused(options: Options) -> None:
     with pytest.raises(Unsupported, match="attach"):
         create_env_manager(
             "docker_attach", container_name="any", checkpoint=True, state_dir=options["state_dir"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.environment import EnvironmentContract, put_in_order, run
+from contract.environment import EnvironmentContract, discard_other_branches, run
 from statefork import (
     EnvironmentManager,
     ForkableEnvironmentManager,
@@ -48,7 +48,7 @@ def shared(rootfs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[E
 @pytest.fixture
 def env(shared: EnvironmentManager) -> Iterator[EnvironmentManager]:
     yield shared
-    put_in_order(shared)
+    discard_other_branches(shared)
 
 
 def make(rootfs: Path, tmp_path: Path, **options: object) -> GvisorBuildManager:
@@ -61,7 +61,7 @@ class TestGvisor(EnvironmentContract):
     pass
 
 
-def test_environments_side_by_side_share_nothing_and_end_alone(
+def test_two_environments_share_nothing_and_end_separately(
     env: EnvironmentManager, rootfs: Path, tmp_path: Path
 ) -> None:
     with make(rootfs, tmp_path) as other:
@@ -73,7 +73,7 @@ def test_environments_side_by_side_share_nothing_and_end_alone(
     assert env.restore(saved)
 
 
-def test_another_process_goes_on_with_what_was_left(rootfs: Path, tmp_path: Path) -> None:
+def test_another_process_can_continue_an_environment(rootfs: Path, tmp_path: Path) -> None:
     env = make(rootfs, tmp_path)
     run(env, "cd /var/tmp; x=kept")
     saved = env.snapshot()
@@ -105,10 +105,10 @@ def test_directories_are_copied_with_modes_and_links(env: EnvironmentManager, tm
     assert os.access(tmp_path / "program", os.X_OK)
 
 
-def test_an_exec_that_is_open_at_a_snapshot_is_refused_by_name(
+def test_a_snapshot_during_a_foreign_exec_is_refused_by_name(
     env: EnvironmentManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its image could not be restored, though runsc calls it good."""
+    """Its image could not be restored, although runsc reports success."""
     instance = env.core.branch().instance
     backend = env.core.backend
     assert isinstance(backend, gvisor.GvisorBackend)
@@ -130,7 +130,7 @@ def test_an_exec_that_is_open_at_a_snapshot_is_refused_by_name(
     env.core.restore(saved)
 
 
-def test_an_image_that_is_gone_leaves_the_branch_as_it_was(env: EnvironmentManager) -> None:
+def test_restoring_a_deleted_image_leaves_the_branch_as_it_was(env: EnvironmentManager) -> None:
     run(env, "x=here")
     saved = env.core.snapshot().snapshot_id
     shutil.rmtree(str(env.snapshots[saved].handle["path"]))
@@ -140,7 +140,7 @@ def test_an_image_that_is_gone_leaves_the_branch_as_it_was(env: EnvironmentManag
     assert len(held_by(env.core.backend.tag)) > 0
 
 
-def test_a_shared_directory_is_the_hosts_and_no_part_of_a_snapshot(rootfs: Path, tmp_path: Path) -> None:
+def test_a_shared_directory_stays_on_the_host_and_is_in_no_snapshot(rootfs: Path, tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     arguments = (
@@ -165,7 +165,7 @@ def test_a_shared_directory_is_the_hosts_and_no_part_of_a_snapshot(rootfs: Path,
 
 
 @pytest.mark.parametrize("words", [("-p", "8000:8000"), ("--privileged",), ("-v", "relative:/x"), ("image",)])
-def test_arguments_that_mean_nothing_here_are_refused_and_leave_nothing(
+def test_unsupported_arguments_are_refused_and_leave_nothing(
     rootfs: Path, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     with pytest.raises(WrongUse, match="extra_args"):
@@ -174,7 +174,7 @@ def test_arguments_that_mean_nothing_here_are_refused_and_leave_nothing(
 
 
 class TestDockerfile:
-    """Built by buildah in a store of its own, from nothing but busybox: its shell is ash."""
+    """Built by buildah in a separate store, from busybox alone: its shell is ash."""
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[list[str]]:
@@ -186,7 +186,7 @@ class TestDockerfile:
         make_tiny_root(tmp_path / "task/root")
         return tmp_path / "task"
 
-    def test_the_image_says_what_is_there_and_where_to_start(
+    def test_the_image_sets_files_variables_directory_and_user(
         self, rootfs: Path, tmp_path: Path, task: Path, store: list[str]
     ) -> None:
         (task / "Dockerfile").write_text(
@@ -215,7 +215,7 @@ class TestDockerfile:
             create_env_manager("gvisor_build", dockerfile_dir=task, store=store, state_dir=tmp_path / "state")
         assert list((tmp_path / "state").iterdir()) == []
 
-    def test_a_directory_without_a_dockerfile_is_named(
+    def test_a_directory_without_a_dockerfile_is_refused(
         self, rootfs: Path, tmp_path: Path, store: list[str]
     ) -> None:
         with pytest.raises(WrongUse, match="no Dockerfile"):
@@ -233,7 +233,7 @@ def test_a_tar_archive_is_unpacked(rootfs: Path, tmp_path: Path) -> None:
         make(tmp_path / "nothing", tmp_path)
 
 
-def test_without_runsc_its_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_runsc_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gvisor, "find_runsc", lambda: None)
     with pytest.raises(BackendUnavailable, match="runsc") as caught:
         create_env_manager("gvisor_build", rootfs="/", state_dir=tmp_path)
@@ -288,7 +288,7 @@ class TestAttach:
         look = "rm -f /var/tmp/n; until [ -e /var/tmp/n ]; do sleep 0.02; done; cat /var/tmp/n"
         return int(run(env, look, branch))
 
-    def test_it_is_saved_and_branched_and_left_to_its_owner(
+    def test_an_attached_container_can_be_saved_and_forked_and_is_left_to_its_owner(
         self, env: GvisorAttachManager, container: str, tmp_path: Path
     ) -> None:
         assert "shell" not in env.capabilities.names()
@@ -315,7 +315,7 @@ class TestAttach:
         ) as again:
             assert run(again, "cat /var/tmp/file") == "after\n"
 
-    def test_attaching_again_takes_up_the_history(
+    def test_attaching_again_continues_the_history(
         self, env: GvisorAttachManager, container: str, tmp_path: Path
     ) -> None:
         saved = env.snapshot()
@@ -332,7 +332,7 @@ class TestAttach:
             assert [entry.operation for entry in again.stats.entries] == ["snapshot"]
             assert again.core.id == env.core.id
 
-    def test_another_container_of_that_name_has_a_history_of_its_own(
+    def test_another_container_with_the_same_name_has_its_own_history(
         self, env: GvisorAttachManager, container: str, tmp_path: Path
     ) -> None:
         env.core.snapshot()
@@ -349,28 +349,30 @@ class TestAttach:
             assert (again.list_snapshots(), again.current_snapshot) == ([], None)
         assert open_env_manager(env.core.id, state_dir=tmp_path / "state").cleanup()
 
-    def test_a_command_that_runs_out_of_time_is_ended_inside_too(self, env: GvisorAttachManager) -> None:
+    def test_a_timeout_ends_the_command_inside_the_container(self, env: GvisorAttachManager) -> None:
         with pytest.raises(CommandTimedOut):
             env.core.run("echo begun; sleep 4321 & sleep 4321", timeout_s=1.0)
         wait_for(lambda: env.exec_command("pgrep -f '[s]leep 4321' | wc -l")[1].strip() == "0")
         assert env.snapshot() is not None
 
-    def test_so_is_one_where_there_is_no_shell(self, env: GvisorAttachManager) -> None:
+    def test_a_timeout_ends_the_command_where_there_is_no_shell(self, env: GvisorAttachManager) -> None:
         env.core.run(["rm", "/bin/sh"])
         with pytest.raises(CommandTimedOut):
             env.core.run(["sleep", "4321"], timeout_s=1.0)
         assert env.core.run(["pgrep", "-f", "^sleep 4321"]).exit_code == 1
         assert env.snapshot() is not None
 
-    def test_a_volume_that_it_does_not_have_is_refused_by_name(self, container: str, tmp_path: Path) -> None:
-        place = {"runtime_root": tmp_path / "runsc", "state_dir": tmp_path / "state"}
+    def test_a_volume_the_container_does_not_have_is_refused_by_name(
+        self, container: str, tmp_path: Path
+    ) -> None:
+        directories = {"runtime_root": tmp_path / "runsc", "state_dir": tmp_path / "state"}
         with pytest.raises(WrongUse, match=f"container '{container}' has no volume /tmp:/tmp"):
             create_env_manager(
-                "gvisor_attach", container_name=container, extra_args=["-v", "/tmp:/tmp"], **place
+                "gvisor_attach", container_name=container, extra_args=["-v", "/tmp:/tmp"], **directories
             )
         assert list((tmp_path / "state").iterdir()) == []
 
-    def test_what_does_not_run_is_named(self, rootfs: Path, tmp_path: Path) -> None:
+    def test_attaching_to_an_unknown_container_is_refused_by_name(self, rootfs: Path, tmp_path: Path) -> None:
         with pytest.raises(KeyError):
             create_env_manager("gvisor_attach", state_dir=tmp_path / "state")
         with pytest.raises(BackendFailed, match="no container 'nobody'"):

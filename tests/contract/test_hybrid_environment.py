@@ -28,7 +28,7 @@ class TestHybrid(EngineContract):
     base = "localhost/base"
     package = "podman"
 
-    def test_if_it_cannot_go_on_in_place_it_comes_back_from_what_was_saved(
+    def test_a_container_that_cannot_resume_is_restored_from_the_snapshot(
         self, env: ForkableEnvironmentManager, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         backend = env.core.backend
@@ -48,19 +48,19 @@ class TestHybrid(EngineContract):
         assert run(env, "echo $x $PWD") == "1 /var/tmp\n"
         assert env.restore(saved)
 
-    def test_a_container_that_came_back_from_what_was_saved_is_still_the_one_attached_to(
-        self, theirs: str, options: Options, monkeypatch: pytest.MonkeyPatch, leaves_nothing: None
+    def test_a_restored_container_still_has_its_history(
+        self, foreign_container: str, options: Options, monkeypatch: pytest.MonkeyPatch, leaves_nothing: None
     ) -> None:
-        first = self.attach(theirs, options)
+        first = self.attach(foreign_container, options)
         with monkeypatch.context() as failing:
-            failing.setattr(HybridBackend, "_resume", not_today)
+            failing.setattr(HybridBackend, "_resume", refuse_restore)
             saved = first.core.snapshot().snapshot_id
         run(first, "echo here")
         first.core.leave()
-        with self.attach(theirs, options) as second:
+        with self.attach(foreign_container, options) as second:
             assert (second.core.id, second.list_snapshots()) == (first.core.id, [saved])
 
-    def test_what_can_neither_go_on_nor_come_back_is_not_taken_away(
+    def test_a_container_that_can_neither_resume_nor_be_restored_is_kept(
         self, env: ForkableEnvironmentManager, engine: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         backend = env.core.backend
@@ -84,18 +84,20 @@ class TestHybrid(EngineContract):
         env.core.restore(saved)
         assert run(env, "echo $x $PWD") == "1 /var/tmp\n"
 
-    def test_a_container_that_was_restored_is_not_taken_over_again(
-        self, theirs: str, options: Options, leaves_nothing: None
+    def test_a_restored_container_cannot_be_attached_to_again(
+        self, foreign_container: str, options: Options, leaves_nothing: None
     ) -> None:
-        """CRIU could save what is added to it, and would then fail to restore all of it."""
-        with self.attach(theirs, options) as attached:
+        """CRIU can save what is added to such a container, but then fails to restore the whole."""
+        with self.attach(foreign_container, options) as attached:
             run(attached, "echo 1 > /var/tmp/mine")
             attached.core.snapshot()
         with pytest.raises(BackendFailed, match="restored from a checkpoint") as failure:
-            self.attach(theirs, options)
-        assert f"podman restart {theirs}" in failure.value.hint
+            self.attach(foreign_container, options)
+        assert f"podman restart {foreign_container}" in failure.value.hint
 
-    def test_what_cannot_be_saved_says_why_and_goes_on(self, env: EnvironmentManager) -> None:
+    def test_a_failed_snapshot_says_why_and_the_container_keeps_running(
+        self, env: EnvironmentManager
+    ) -> None:
         run(env, f"x=1; {UNREAD}\nuntil [ -e /var/tmp/asked ]; do :; done")
         with pytest.raises(BackendFailed, match=r"checkpoint failed: .*data to read"):
             env.core.snapshot()
@@ -103,7 +105,7 @@ class TestHybrid(EngineContract):
         assert env.snapshot() is not None
         assert run(env, "echo $x") == "1\n"
 
-    def test_connections_inside_go_on_in_every_branch(self, env: ForkableEnvironmentManager) -> None:
+    def test_connections_inside_keep_working_in_every_branch(self, env: ForkableEnvironmentManager) -> None:
         run(env, f"{TALKING}\nuntil [ -e /var/tmp/said ]; do :; done")
         saved = env.snapshot()
         assert saved is not None
@@ -125,7 +127,9 @@ class TestHybrid(EngineContract):
             assert env.restore(saved)
             assert run(env, "echo $x $PWD") == "1 /var/tmp\n"
 
-    def test_exports_are_kept_where_the_caller_says(self, options: Options, tmp_path: Path) -> None:
+    def test_exports_are_written_to_the_directory_the_caller_chose(
+        self, options: Options, tmp_path: Path
+    ) -> None:
         kept = tmp_path / "exports"
         with create_env_manager(
             "hybrid_build", export_dir=str(kept), container_name="mine", **options
@@ -136,11 +140,11 @@ class TestHybrid(EngineContract):
         assert list(kept.iterdir()) == []
 
 
-def not_today(_self: HybridBackend, _container: str) -> None:
+def refuse_restore(_self: HybridBackend, _container: str) -> None:
     raise BackendFailed("hybrid", "restore", "not today")
 
 
-# An answer of the kernel that nobody has read cannot be saved.
+# CRIU cannot save a socket that holds an unread answer of the kernel.
 UNREAD = """python3 -c '
 import socket, struct, time
 kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)

@@ -1,4 +1,4 @@
-"""The memory backend keeps the contract as far as its tiny shell can speak."""
+"""The memory backend keeps the contract as far as its tiny shell goes."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EnvironmentMana
 
 
 class TestMemory(EnvironmentContract):
-    # It starts no programs: nothing can run out of time, be printed by printf or counted by wc.
-    test_commands_have_their_exit_code_and_output = None  # type: ignore[assignment]
-    test_a_command_that_runs_out_of_time_is_ended_and_the_environment_goes_on = None  # type: ignore[assignment]
+    # It starts no programs: no command can time out, and there is no printf and no wc.
+    test_commands_return_their_exit_code_and_output = None  # type: ignore[assignment]
+    test_a_command_that_times_out_is_ended_and_the_environment_still_works = None  # type: ignore[assignment]
     test_files_are_copied_in_and_out = None  # type: ignore[assignment]

@@ -1,7 +1,7 @@
 """MicroVMs keep the contract, on QEMU for real: with KVM where that boots a stock kernel, else emulated.
 
-All tests share one state directory, so that a machine is booted once and then cloned. Firecracker, which needs what
-this kind of host does not have, is tested against a stub in tests/unit/test_firecracker_driver.py.
+All tests share one state directory, so that a machine is booted once and then cloned. Firecracker needs what this
+kind of host does not have, so it is tested against a stub in tests/unit/test_firecracker_driver.py.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.environment import EnvironmentContract, put_in_order, run
+from contract.environment import EnvironmentContract, discard_other_branches, run
 from contract.machines import copy_busybox, machines_below, new_manager, state_directory
 from statefork import ForkableEnvironmentManager, create_env_manager, open_env_manager
 from statefork.backends.microvm.accelerator import known_verdict
@@ -45,7 +45,7 @@ def shared(state: Path) -> Iterator[ForkableEnvironmentManager]:
 @pytest.fixture
 def env(shared: ForkableEnvironmentManager) -> Iterator[ForkableEnvironmentManager]:
     yield shared
-    put_in_order(shared)
+    discard_other_branches(shared)
 
 
 def machine_directory(env: ForkableEnvironmentManager) -> Path:
@@ -69,11 +69,9 @@ class TestMicrovm(EnvironmentContract):
 # -- machines
 
 
-def test_environments_start_as_clones_of_one_machine_that_was_booted_once(
-    env: ForkableEnvironmentManager, state: Path
-) -> None:
+def test_environments_are_clones_of_one_booted_machine(env: ForkableEnvironmentManager, state: Path) -> None:
     with new_manager(state) as other:
-        # What one boot has made is there in both; what is made later is each one's own.
+        # Both have what the one boot made; what was made later is different in each.
         assert len({run(each, "stat -c %z /.waypoint/sock") for each in (env, other)}) == 1
         assert len({run(each, "cat /proc/sys/kernel/random/boot_id") for each in (env, other)}) == 2
         assert pid_of(env) != pid_of(other)
@@ -88,7 +86,7 @@ def test_the_verdict_on_kvm_is_found_once_and_kept(env: ForkableEnvironmentManag
     assert handle["accelerator"] == ("kvm" if verdict is not None and verdict.works else "tcg")
 
 
-def test_every_clone_has_random_numbers_and_a_clock_of_its_own(env: ForkableEnvironmentManager) -> None:
+def test_every_clone_has_its_own_random_numbers_and_the_right_time(env: ForkableEnvironmentManager) -> None:
     saved = env.snapshot()
     assert saved is not None
     before = time.time()
@@ -98,23 +96,23 @@ def test_every_clone_has_random_numbers_and_a_clock_of_its_own(env: ForkableEnvi
     assert seen[0][0] != seen[1][0]
     now = time.time()
     for _, clock in seen:
-        # Where it is emulated, a clock that was set right goes on too fast, but not twice as fast.
+        # In an emulated machine, a clock that was set correctly then runs too fast, but not twice as fast.
         assert int(before) <= int(clock) <= now + (now - before)
 
 
-def test_the_session_sees_no_process_but_its_own_and_cannot_cut_the_line(
+def test_the_session_sees_only_its_own_processes_and_cannot_end_the_connection(
     env: ForkableEnvironmentManager,
 ) -> None:
     saved = env.snapshot()
     assert saved is not None
     [fork] = env.core.fork(saved)
     assert run(env, "cat /proc/1/comm; ls -d /proc/[0-9]* | wc -l", fork.id).splitlines()[0] == "init"
-    # The shell itself is spared by neither.
+    # Both kill the shell itself.
     env.exec_on_branch(fork.id, "kill -9 -1; kill -9 1", timeout=20.0)
     assert env.core.backend.is_alive(fork.instance)
 
 
-def test_a_machine_that_ends_by_itself_is_told_and_can_be_brought_back(
+def test_a_machine_that_ends_by_itself_is_reported_and_can_be_restored(
     env: ForkableEnvironmentManager,
 ) -> None:
     saved = env.snapshot()
@@ -127,7 +125,7 @@ def test_a_machine_that_ends_by_itself_is_told_and_can_be_brought_back(
     assert run(env, "echo back") == "back\n"
 
 
-def test_a_snapshot_says_what_it_adds_and_not_what_it_shares(env: ForkableEnvironmentManager) -> None:
+def test_the_size_of_a_snapshot_does_not_count_shared_data(env: ForkableEnvironmentManager) -> None:
     run(env, "dd if=/dev/urandom of=/var/tmp/eight bs=1M count=8 2>/dev/null && sync")
     first, second = env.snapshot(), env.snapshot()
     assert first is not None
@@ -170,7 +168,7 @@ def raw_line(env: ForkableEnvironmentManager) -> Line:
         "too long a word",
     ],
 )
-def test_what_a_caller_left_half_said_does_not_reach_the_next_one(
+def test_unfinished_input_of_one_caller_does_not_reach_the_next(
     env: ForkableEnvironmentManager, rest: bytes
 ) -> None:
     for number in range(3):
@@ -179,7 +177,7 @@ def test_what_a_caller_left_half_said_does_not_reach_the_next_one(
         assert run(env, f"echo {number}") == f"{number}\n"
 
 
-def test_output_for_a_caller_that_went_away_is_not_shown_to_the_next_one(
+def test_output_for_a_caller_that_disconnected_does_not_reach_the_next(
     env: ForkableEnvironmentManager,
 ) -> None:
     backend = env.core.backend
@@ -192,7 +190,7 @@ def test_output_for_a_caller_that_went_away_is_not_shown_to_the_next_one(
         assert run(env, f"echo {number}") == f"{number}\n"
 
 
-def test_a_snapshot_taken_while_someone_is_connected_is_reachable_in_every_clone(
+def test_a_clone_of_a_snapshot_taken_during_a_connection_can_be_reached(
     env: ForkableEnvironmentManager,
 ) -> None:
     with closing(raw_line(env)) as line:
@@ -222,10 +220,10 @@ relay.kill()
 """
 
 
-def test_the_relay_that_firecracker_needs_serves_one_connection_after_the_other(
+def test_the_relay_for_firecracker_serves_one_connection_after_another(
     env: ForkableEnvironmentManager, state: Path, tmp_path: Path
 ) -> None:
-    """By the guest kernel's own loopback. Init takes no calls from inside the session: each is told so by its name."""
+    """Over the guest kernel's own loopback. Init refuses each call from inside the session, and names the caller."""
     modules = tmp_path / "modules"
     modules.mkdir()
     order = ("vsock", "vmw_vsock_virtio_transport_common", "vsock_loopback")
@@ -240,7 +238,7 @@ def test_the_relay_that_firecracker_needs_serves_one_connection_after_the_other(
 # -- managers
 
 
-def test_two_managers_live_side_by_side_and_one_is_cleaned_up_alone(state: Path) -> None:
+def test_two_managers_run_at_once_and_one_can_be_cleaned_up_alone(state: Path) -> None:
     with new_manager(state) as kept:
         saved = kept.snapshot()
         assert saved is not None
@@ -256,7 +254,7 @@ def test_two_managers_live_side_by_side_and_one_is_cleaned_up_alone(state: Path)
         assert run(kept, "echo here") == "here\n"
 
 
-def test_another_process_goes_on_where_one_left(state: Path) -> None:
+def test_another_process_continues_where_one_stopped(state: Path) -> None:
     manager = new_manager(state)
     run(manager, "cd /var/tmp && export LEFT=behind")
     saved = manager.snapshot()
@@ -269,8 +267,8 @@ def test_another_process_goes_on_where_one_left(state: Path) -> None:
         assert run(again, "echo $LEFT") == "behind\n"
 
 
-def test_cleanup_ends_branches_and_also_what_a_killed_caller_could_not_write_down(state: Path) -> None:
-    """That the last one also unmounts the storage is seen when the fixture ``state`` ends."""
+def test_cleanup_ends_branches_and_machines_that_were_never_recorded(state: Path) -> None:
+    """The end of the fixture ``state`` checks that the last cleanup also unmounts the storage."""
     before = set(machines_below(state))
     with new_manager(state) as manager:
         saved = manager.snapshot()
@@ -284,7 +282,7 @@ def test_cleanup_ends_branches_and_also_what_a_killed_caller_could_not_write_dow
     assert not (state / manager.core.id).exists()
 
 
-def test_a_machine_that_cannot_be_loaded_leaves_the_old_one_running_and_nothing_behind(
+def test_a_failed_load_leaves_the_old_machine_running_and_nothing_behind(
     env: ForkableEnvironmentManager, state: Path
 ) -> None:
     saved = env.snapshot()
@@ -321,7 +319,7 @@ def test_a_dockerfile_becomes_a_machine_with_its_variables_and_directory(state: 
         assert result.output == "/srv\nhello\nbuilt\ninjected\n"
 
 
-def test_what_makes_no_sense_is_refused_before_anything_is_made(state: Path, tmp_path: Path) -> None:
+def test_invalid_options_are_refused_before_anything_is_made(state: Path, tmp_path: Path) -> None:
     for options in (
         {"driver": "vmware"},
         {"accelerator": "magic"},
@@ -334,9 +332,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_made(state: Path, tmp
     assert list((tmp_path / "state").iterdir()) == []
 
 
-def test_a_missing_program_is_named_with_the_package_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_qemu_is_reported_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("qemu", "firecracker"):
         monkeypatch.setattr(f"statefork.backends.microvm.{module}.CLEAN_ENV", {"PATH": os.fspath(tmp_path)})
     assert not QemuDriver.probe().is_available

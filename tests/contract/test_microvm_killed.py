@@ -1,4 +1,4 @@
-"""What a caller that is killed leaves of microVMs: a machine that goes on, and nothing that cleanup does not find."""
+"""A killed caller leaves a microVM that keeps running, and nothing that cleanup does not find."""
 
 import os
 import signal
@@ -31,7 +31,7 @@ open_env_manager(sys.argv[1], state_dir=sys.argv[2]).core.snapshot()
 """
 
 
-def test_a_machine_whose_snapshot_was_killed_goes_on_with_the_next_command(state: Path) -> None:
+def test_a_machine_whose_snapshot_was_killed_runs_again_at_the_next_command(state: Path) -> None:
     manager = new_manager(state)
     run(manager, "x=kept")
     manager.core.leave()
@@ -57,26 +57,26 @@ create_env_manager(
 """
 
 
-@pytest.mark.alone  # it looks at all that buildah holds on this host
+@pytest.mark.alone  # it looks at everything buildah has on this host
 @pytest.mark.parametrize("moment", ["build", "boot"])
-def test_cleanup_removes_what_a_killed_first_start_has_left(state: Path, tmp_path: Path, moment: str) -> None:
+def test_cleanup_removes_what_a_killed_first_start_left(state: Path, tmp_path: Path, moment: str) -> None:
     copy_busybox(tmp_path / "root")
     (tmp_path / "Dockerfile").write_text(
         'FROM scratch\nCOPY root /\nRUN ["/bin/busybox", "--install", "-s", "/bin"]\n'
     )
-    before, machines, known = buildahs(), machines_below(state), set(os.listdir(state))
+    before, machines, known = buildah_holdings(), machines_below(state), set(os.listdir(state))
     words = (sys.executable, "-c", KILLED_WHILE_MAKING, os.fspath(tmp_path), os.fspath(state), moment)
     assert run_tool(words, timeout_s=180, accept=(-signal.SIGKILL,)).status == -signal.SIGKILL
-    made = buildahs() - before
+    made = buildah_holdings() - before
     assert bool(made) == (moment == "build")
     assert (machines_below(state) != machines) == (moment == "boot")
     [left] = set(os.listdir(state)) - known - {"microvm"}
     open_env_manager(left, state_dir=state).cleanup()
-    assert not made & buildahs()
+    assert not made & buildah_holdings()
     assert machines_below(state) == machines
 
 
-def buildahs() -> set[str]:
-    """What buildah holds on this host: its containers, and its images."""
+def buildah_holdings() -> set[str]:
+    """The containers and images that buildah has on this host."""
     kinds = ("containers", "images")
     return {name for kind in kinds for name in run_tool(["buildah", kind, "-q"], timeout_s=60).stdout.split()}

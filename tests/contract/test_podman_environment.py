@@ -1,4 +1,4 @@
-"""Podman keeps the contract with files alone."""
+"""Podman keeps the contract, with the files alone."""
 
 import socket
 from pathlib import Path
@@ -27,8 +27,8 @@ class TestPodman(EngineContract):
     package = "podman"
 
 
-def test_a_port_of_the_host_is_had_by_main_and_by_no_fork(options: Options, engine: Engine) -> None:
-    """On a network without a way out, so that nothing of the host's own network changes."""
+def test_main_has_the_published_port_and_no_fork_has_it(options: Options, engine: Engine) -> None:
+    """On an internal network, so that nothing in the host's own network changes."""
     port = free_port()
     engine("network", "create", "--internal", "--disable-dns", f"statefork-test-{port}")
     published = [f"--network=statefork-test-{port}", "-p", f"{port}:80"]
@@ -45,7 +45,7 @@ def test_a_port_of_the_host_is_had_by_main_and_by_no_fork(options: Options, engi
         engine("network", "rm", f"statefork-test-{port}")
 
 
-def test_a_storage_by_a_relative_name_is_found_from_anywhere(
+def test_a_storage_with_a_relative_path_is_found_from_any_directory(
     options: Options, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = Path(options["storage"])

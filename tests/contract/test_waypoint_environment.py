@@ -26,15 +26,17 @@ pytestmark = pytest.mark.kernel
 
 
 @contextmanager
-def made(state_dir: Path, workspace: Path, place: Path) -> Iterator[ForkableEnvironmentManager]:
-    """An environment of which nothing is left afterwards."""
+def clean_environment(
+    state_dir: Path, workspace: Path, directory: Path
+) -> Iterator[ForkableEnvironmentManager]:
+    """An environment that must leave nothing behind."""
     before = look_at_host(state_dir)
     with create_env_manager(
         "waypoint_build",
         dockerfile_dir=str(workspace),
         build=False,
         waypoint_state_dir=str(state_dir),
-        state_dir=place / "environments",
+        state_dir=directory / "environments",
     ) as manager:
         assert isinstance(manager, ForkableEnvironmentManager)
         yield manager
@@ -43,14 +45,17 @@ def made(state_dir: Path, workspace: Path, place: Path) -> Iterator[ForkableEnvi
 
 @pytest.fixture(scope="class")
 def shared(state_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkableEnvironmentManager]:
-    with new_workspace() as workspace, made(state_dir, workspace, tmp_path_factory.mktemp("shared")) as env:
+    with (
+        new_workspace() as workspace,
+        clean_environment(state_dir, workspace, tmp_path_factory.mktemp("shared")) as env,
+    ):
         yield env
 
 
 @pytest.fixture
 def own(state_dir: Path, workspace: Path, tmp_path: Path) -> Iterator[ForkableEnvironmentManager]:
     """An environment for one test only."""
-    with made(state_dir, workspace, tmp_path) as env:
+    with clean_environment(state_dir, workspace, tmp_path) as env:
         yield env
 
 
@@ -59,7 +64,7 @@ class TestWaypoint(EnvironmentContract):
         session = env.core.backend.session  # type: ignore[attr-defined]
         session.context.platform.cgroup(session.main.record.incarnation).kill()
 
-    def test_a_virtual_snapshot_takes_the_place_of_main_only_when_it_is_whole(
+    def test_a_virtual_snapshot_replaces_main_only_when_complete(
         self, env: ForkableEnvironmentManager
     ) -> None:
         env.exec_command("x=1")
@@ -74,7 +79,7 @@ class TestWaypoint(EnvironmentContract):
         assert [branch.id for branch in env.list_branches()] == ["main"]
         assert len(env.core.backend.session.branches()) == 1  # type: ignore[attr-defined]
 
-    def test_a_branch_that_is_ended_before_it_is_restored_keeps_its_name(
+    def test_a_branch_discarded_before_its_restore_keeps_its_name(
         self, env: ForkableEnvironmentManager
     ) -> None:
         env.exec_command("x=1")
@@ -92,7 +97,9 @@ class TestWaypoint(EnvironmentContract):
             assert env.current_branch_id == name
         assert {branch.name for branch in env.core.backend.session.branches()} == {"main", "other"}  # type: ignore[attr-defined]
 
-    def test_another_process_goes_on_with_it(self, own: EnvironmentManager, tmp_path: Path) -> None:
+    def test_another_process_can_continue_the_environment(
+        self, own: EnvironmentManager, tmp_path: Path
+    ) -> None:
         env = own
         env.exec_command("x=1")
         saved = env.snapshot()
@@ -104,7 +111,7 @@ class TestWaypoint(EnvironmentContract):
         assert [entry.operation for entry in again.stats.entries][:3] == ["container", "exec", "snapshot"]
         assert again.cleanup()
 
-    def test_attaching_takes_up_the_history_of_a_session_and_leaves_it_alone(
+    def test_attaching_continues_the_history_of_a_session_and_leaves_it_running(
         self, own: EnvironmentManager, state_dir: Path, tmp_path: Path
     ) -> None:
         session = own.core.backend.session  # type: ignore[attr-defined]
@@ -128,24 +135,26 @@ class TestWaypoint(EnvironmentContract):
         attached.core.leave()
         session.exec("y=behind the back")
         attached = attach("waypoint_attach", decider=AlwaysFalseDecider())
-        assert "fork" in [entry.operation for entry in attached.stats.entries], "under any of its names"
+        assert "fork" in [entry.operation for entry in attached.stats.entries], (
+            "attaching found another history"
+        )
         saved = attached.snapshot()
-        assert saved in attached.snapshots, "no commands of ours lead there"
+        assert saved in attached.snapshots, "a virtual snapshot, although other commands ran"
         assert attached.cleanup()
         assert [branch.name for branch in session.branches()] == ["main"]
         assert session.exec("echo $x").output == "1\n"
 
 
-def test_an_environment_whose_session_is_gone_can_still_be_looked_at_and_removed(
+def test_an_environment_whose_session_was_removed_can_be_inspected_and_removed(
     state_dir: Path, workspace: Path, tmp_path: Path
 ) -> None:
-    place = {"waypoint_state_dir": str(state_dir), "state_dir": tmp_path}
-    env = create_env_manager("waypoint_build", dockerfile_dir=str(workspace), build=False, **place)
+    directories = {"waypoint_state_dir": str(state_dir), "state_dir": tmp_path}
+    env = create_env_manager("waypoint_build", dockerfile_dir=str(workspace), build=False, **directories)
     assert isinstance(env, ForkableEnvironmentManager)
     saved = env.core.snapshot().snapshot_id
     env.fork(saved)
     session = env.core.backend.session  # type: ignore[attr-defined]
-    attached = create_env_manager("waypoint_attach", session_id=session.id, **place)
+    attached = create_env_manager("waypoint_attach", session_id=session.id, **directories)
     assert set(env.stats.get_all_statistics().size) == {"FILESYSTEM #1", "MEMORY #1"}
     session.cleanup(force=True)
     assert env.exec_command("true")[0] == -1
@@ -160,11 +169,11 @@ def test_an_environment_whose_session_is_gone_can_still_be_looked_at_and_removed
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_session_whose_maker_was_killed_before_he_could_note_it_is_found(
+def test_a_session_that_was_never_recorded_is_found_and_removed(
     state_dir: Path, workspace: Path, tmp_path: Path
 ) -> None:
-    place = {"waypoint_state_dir": str(state_dir), "state_dir": tmp_path}
-    env = create_env_manager("waypoint_build", dockerfile_dir=str(workspace), build=False, **place)
+    directories = {"waypoint_state_dir": str(state_dir), "state_dir": tmp_path}
+    env = create_env_manager("waypoint_build", dockerfile_dir=str(workspace), build=False, **directories)
     session = env.core.backend.session  # type: ignore[attr-defined]
     env.core.leave()
     record = tmp_path / env.core.id / "environment.json"
@@ -174,7 +183,7 @@ def test_a_session_whose_maker_was_killed_before_he_could_note_it_is_found(
         assert session.id not in [kept.id for kept in opened.sessions()]
 
 
-def test_a_session_that_does_not_exist_is_named(state_dir: Path, tmp_path: Path) -> None:
+def test_a_missing_session_is_reported_by_name(state_dir: Path, tmp_path: Path) -> None:
     with pytest.raises(BackendFailed, match="nothing"):
         create_env_manager(
             "waypoint_attach",
@@ -188,7 +197,7 @@ def test_a_session_that_does_not_exist_is_named(state_dir: Path, tmp_path: Path)
 def test_the_agent_loop_of_the_documentation_from_a_dockerfile(
     state_dir: Path, debian: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Word for word as an agent has it: the task's directory is relative, its activation script is the image's."""
+    """Word for word as an agent runs it: the task's directory is relative, the activation script is in the image."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WAYPOINT_STATE_DIR", str(state_dir))
     monkeypatch.setenv("STATEFORK_STATE_DIR", str(tmp_path / "environments"))
@@ -208,7 +217,7 @@ def test_the_agent_loop_of_the_documentation_from_a_dockerfile(
         assert env.exec_command("tool; pwd; echo $VIRTUAL_ENV") == (0, "debug\n/app\n/app/venv\n", "")
 
 
-def test_two_environments_live_side_by_side(state_dir: Path, workspace: Path, tmp_path: Path) -> None:
+def test_two_environments_run_at_once(state_dir: Path, workspace: Path, tmp_path: Path) -> None:
     options = {
         "dockerfile_dir": str(workspace),
         "build": False,

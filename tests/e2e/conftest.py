@@ -11,7 +11,7 @@ from waypoint import Waypoint
 
 @pytest.fixture
 def cli(state_dir: Path, tmp_path: Path, leaves_nothing_behind: None) -> Iterator[Cli]:
-    """The command line; the sessions a test made are gone after it."""
+    """The command line; the sessions a test made are removed after it."""
     yield Cli(state_dir, tmp_path)
     with Waypoint(state_dir) as opened:
         for session in opened.sessions():

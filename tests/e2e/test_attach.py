@@ -1,4 +1,4 @@
-"""A person attached through a real terminal: types, resizes, detaches, and sees a restore happen."""
+"""A person attached through a real terminal types, resizes, detaches, and sees a restore."""
 
 import re
 import sys
@@ -26,7 +26,7 @@ def attached(cli: Cli, target: str, *options: str, rows: int = 24, columns: int 
     return window
 
 
-def test_what_is_typed_runs_and_the_detach_key_leaves_it_running(cli: Cli, shell: str) -> None:
+def test_typed_commands_run_and_detaching_leaves_them_running(cli: Cli, shell: str) -> None:
     with attached(cli, shell) as window:
         window.type("echo $((6*7)); export LATER=kept\r")
         window.wait_for(r"^42$")
@@ -36,7 +36,7 @@ def test_what_is_typed_runs_and_the_detach_key_leaves_it_running(cli: Cli, shell
     assert cli("exec", shell, "--", "echo $LATER") == "kept"
 
 
-def test_the_window_size_and_its_changes_reach_the_programs(cli: Cli, shell: str) -> None:
+def test_programs_get_the_window_size_and_its_changes(cli: Cli, shell: str) -> None:
     with attached(cli, shell, rows=30, columns=100) as window:
         window.type("stty size\r")
         window.wait_for(r"^30 100$")
@@ -45,7 +45,7 @@ def test_the_window_size_and_its_changes_reach_the_programs(cli: Cli, shell: str
         window.wait_for(r"^20 70$")
 
 
-def test_an_interrupt_and_a_full_screen_program_work_as_at_any_terminal(cli: Cli, shell: str) -> None:
+def test_interrupts_and_full_screen_programs_work_as_on_any_terminal(cli: Cli, shell: str) -> None:
     with attached(cli, shell) as window:
         window.type("sleep 1000\r")
         cli("exec", shell, "--isolated", "--", "until pgrep -x sleep; do :; done")
@@ -62,9 +62,7 @@ def test_an_interrupt_and_a_full_screen_program_work_as_at_any_terminal(cli: Cli
 
 
 @pytest.mark.quick
-def test_a_restore_under_an_attached_person_redraws_the_screen_and_typing_goes_on(
-    cli: Cli, shell: str
-) -> None:
+def test_a_restore_redraws_the_screen_of_an_attached_person_who_can_keep_typing(cli: Cli, shell: str) -> None:
     with attached(cli, shell) as window:
         window.type("python3 -q\r")
         window.wait_for(r"^>>> ")
@@ -80,7 +78,7 @@ def test_a_restore_under_an_attached_person_redraws_the_screen_and_typing_goes_o
         window.wait_for(r"^saved$")
 
 
-def test_a_half_typed_line_on_screen_is_completed_after_a_restore(cli: Cli, shell: str) -> None:
+def test_a_half_typed_line_can_be_completed_after_a_restore(cli: Cli, shell: str) -> None:
     with attached(cli, shell) as window:
         window.type("read -p 'name? ' name; echo \"<$name>\"\r")
         window.wait_for(r"^name\? ")
@@ -95,7 +93,7 @@ def test_a_half_typed_line_on_screen_is_completed_after_a_restore(cli: Cli, shel
         window.wait_for(r"^<Alice>$")
 
 
-def test_who_attaches_to_a_full_screen_program_finds_the_screen_below_it_at_its_end(
+def test_the_end_of_a_full_screen_program_shows_an_attached_person_the_screen_below(
     cli: Cli, shell: str
 ) -> None:
     cli("send", shell, "echo stands below; vim -u NONE -N /tmp/note", "Enter")
@@ -106,7 +104,7 @@ def test_who_attaches_to_a_full_screen_program_finds_the_screen_below_it_at_its_
         window.wait_for(r"^stands below$")
 
 
-def test_several_viewers_see_the_same_and_a_read_only_one_cannot_type(cli: Cli, shell: str) -> None:
+def test_all_viewers_see_the_same_and_a_read_only_one_cannot_type(cli: Cli, shell: str) -> None:
     with attached(cli, shell) as one, attached(cli, shell, "--read-only") as two:
         two.type("echo never\r")
         one.type("echo seen by both\r")
@@ -117,7 +115,7 @@ def test_several_viewers_see_the_same_and_a_read_only_one_cannot_type(cli: Cli, 
         assert two.wait_until_ended() == 0
 
 
-def test_the_end_of_the_shell_ends_the_attachment_with_a_word(cli: Cli, shell: str) -> None:
+def test_the_end_of_the_shell_ends_attach_with_a_message(cli: Cli, shell: str) -> None:
     with attached(cli, shell) as window:
         window.type("exit\r")
         assert window.wait_until_ended() == 0
@@ -127,7 +125,7 @@ def test_the_end_of_the_shell_ends_the_attachment_with_a_word(cli: Cli, shell: s
     assert cli("exec", shell, "--", "echo fresh") == "fresh"
 
 
-def test_the_persons_terminal_is_left_as_it_was(cli: Cli, shell: str) -> None:
+def test_detaching_restores_the_persons_terminal(cli: Cli, shell: str) -> None:
     command = (
         f"{WAYPOINT} --state-dir {cli.state_dir} attach {shell}; stty -a | head -3; echo; stty -g; echo over"
     )
@@ -145,14 +143,14 @@ def test_the_persons_terminal_is_left_as_it_was(cli: Cli, shell: str) -> None:
         assert not screen.is_alternate
 
 
-def test_without_a_terminal_of_its_own_attach_says_what_to_use(cli: Cli, shell: str) -> None:
+def test_without_a_terminal_attach_is_refused_with_a_hint(cli: Cli, shell: str) -> None:
     failure = cli.failure("attach", shell)
     assert failure.exit_code == 2
     assert "waypoint screen" in failure.hint
 
 
 def test_shell_asks_what_to_keep(cli: Cli) -> None:
-    # In a directory with a short name, so that no line of the window is broken by its prompt.
+    # In a directory with a short name, so that the prompt does not wrap a line of the window.
     command = [WAYPOINT, "--state-dir", str(cli.state_dir), "shell", "/srv", "--name", "mine"]
     with Window(command) as window:
         window.wait_for("detaches")

@@ -1,4 +1,4 @@
-"""The benchmark runs and measures every row; how fast is for `make bench` to say."""
+"""The benchmark runs and measures every row; `make bench` measures how fast."""
 
 import json
 import os

@@ -72,7 +72,7 @@ def leftovers(cli: Cli) -> list[Path]:
 
 
 def built(cli: Cli, directory: Path, *options: str) -> str:
-    """Build; the id of the session."""
+    """Build; return the id of the session."""
     session, work, pid = cli("build", os.fspath(directory), "--quiet", *options).split(",")
     assert Path(work).is_dir()
     assert Path(f"/proc/{pid}").exists()
@@ -83,7 +83,7 @@ def built(cli: Cli, directory: Path, *options: str) -> str:
 
 
 @pytest.mark.timeout(900)  # the first that needs a Debian waits for it to be made
-def test_a_web_application_takes_a_wrong_turn_and_comes_back(builder: Cli, debian: str) -> None:
+def test_the_walk_through_of_a_web_application_returns_from_a_wrong_fix(builder: Cli, debian: str) -> None:
     """docs/walkthrough.md: packages by apt, dependencies by pip, a server, a wrong fix and a right one."""
     ended = subprocess.run(
         [REPOSITORY / "examples/walkthrough.sh"],
@@ -105,12 +105,12 @@ def test_a_web_application_takes_a_wrong_turn_and_comes_back(builder: Cli, debia
     assert "  FAIL: test_carol_still_has_her_savings" in told["exec webapp -- try_fix_a"]
     assert [line.split(":")[0] for line in told["exec webapp -- try_fix_b"] if line] == ["  ok"] * 3
     prepared, after_a, restored, after_b = states
-    assert prepared == restored  # code, data, server and what it has in memory
+    assert prepared == restored  # code, data, the server and its memory
     assert all(one != other for one, other in zip(prepared, after_a, strict=True))
     assert prepared[1] == after_b[1] == "  data:    carol has 1234.56 EUR"
 
 
-def test_a_node_application(builder: Cli, debian: str, app: Path) -> None:
+def test_a_node_application_is_built_and_runs(builder: Cli, debian: str, app: Path) -> None:
     subprocess.run(["npm", "pack", "--silent", "npm@10.8.2"], cwd=app, check=True, stdout=subprocess.DEVNULL)
     write(
         app,
@@ -131,7 +131,7 @@ CMD ["node", "app.js"]
     assert builder("exec", session, "--", 'eval "$WAYPOINT_IMAGE_COMMAND"') == "1,3"
 
 
-def test_a_c_project_in_two_stages(builder: Cli, debian: str, app: Path) -> None:
+def test_a_c_project_is_built_in_two_stages(builder: Cli, debian: str, app: Path) -> None:
     write(
         app,
         Dockerfile=f"""\
@@ -150,7 +150,7 @@ COPY --from=compiler /src/hello /usr/local/bin/
     assert builder.run("exec", session, "--", "ls /src").exit_code != 0  # only the first stage has it
 
 
-# --- what an image says --------------------------------------------------------------------------------
+# --- settings of an image ------------------------------------------------------------------------------
 
 CONFIGURED = """\
 FROM small:1
@@ -169,7 +169,7 @@ CMD ["two words", "x"]
 
 
 @pytest.mark.quick
-def test_what_an_image_says_holds_in_its_session(builder: Cli, small: str, app: Path) -> None:
+def test_the_settings_of_an_image_apply_in_its_session(builder: Cli, small: str, app: Path) -> None:
     write(app, Dockerfile=CONFIGURED)
     ended = builder.run("build", os.fspath(app), "--name", "demo", "--build-arg", "WHO=me")
     assert ended.exit_code == 0, ended
@@ -177,13 +177,13 @@ def test_what_an_image_says_holds_in_its_session(builder: Cli, small: str, app: 
     assert ended.lines[1].startswith("Session ID: ")
     assert "Command of the image, not started: say 'two words' x" in ended.lines
     assert any(line.startswith("Ports of the image: 53/udp, 8000/tcp") for line in ended.lines)
-    assert "STEP 2/12: ARG WHO=nobody" in ended.err  # as it went
+    assert "STEP 2/12: ARG WHO=nobody" in ended.err  # printed during the build
     assert builder(
         "exec", "demo", "--", "echo $PWD; echo $GREETING; echo $PAGER; echo $SHELL; id -un; id -gn"
     ).splitlines() == [
         "/srv/app",
         "hello me",
-        "cat",  # nobody is there to page
+        "cat",  # nobody is there to use a pager
         "/bin/ash",
         "app",
         "staff",
@@ -197,7 +197,7 @@ def test_what_an_image_says_holds_in_its_session(builder: Cli, small: str, app: 
     assert (base["config"]["user"], base["config"]["labels"]["team"]) == ("app:staff", "x")
 
 
-def test_a_volume_is_a_directory_that_branches(builder: Cli, small: str, app: Path) -> None:
+def test_a_volume_of_an_image_is_a_directory_of_the_branch(builder: Cli, small: str, app: Path) -> None:
     session = built(builder, write(app, Dockerfile=f"FROM {small}\nVOLUME /data\n"))
     builder("exec", session, "--", "echo saved >/data/file")
     builder("snapshot", session, "point")
@@ -207,7 +207,7 @@ def test_a_volume_is_a_directory_that_branches(builder: Cli, small: str, app: Pa
     assert builder("exec", session, "--", "cat /data/file") == "later"
 
 
-def test_the_user_has_the_last_word(builder: Cli, small: str, app: Path) -> None:
+def test_options_of_the_user_override_the_image(builder: Cli, small: str, app: Path) -> None:
     write(app, Dockerfile=CONFIGURED)
     words = (
         "--workdir",
@@ -227,7 +227,9 @@ def test_the_user_has_the_last_word(builder: Cli, small: str, app: Path) -> None
     assert builder("exec", other, "--", "pwd") == "/data"
 
 
-def test_a_dockerfile_of_another_name_and_files_that_are_ignored(builder: Cli, small: str, app: Path) -> None:
+def test_a_dockerfile_may_have_another_name_and_files_may_be_ignored(
+    builder: Cli, small: str, app: Path
+) -> None:
     write(
         app,
         other="FROM small:1\nCOPY . /app/\n",
@@ -239,7 +241,7 @@ def test_a_dockerfile_of_another_name_and_files_that_are_ignored(builder: Cli, s
     assert builder("exec", session, "--", "ls -1 /app") == "other\npublic.txt"
 
 
-# --- once ----------------------------------------------------------------------------------------------
+# --- built only once -----------------------------------------------------------------------------------
 
 
 def test_the_second_build_of_an_image_copies_nothing(builder: Cli, small: str, app: Path) -> None:
@@ -258,7 +260,7 @@ def test_the_second_build_of_an_image_copies_nothing(builder: Cli, small: str, a
     assert (used.f_bfree - after.f_bfree) * after.f_frsize < 16 << 20
 
 
-def test_builds_at_the_same_time(builder: Cli, small: str, tmp_path: Path) -> None:
+def test_several_builds_can_run_at_the_same_time(builder: Cli, small: str, tmp_path: Path) -> None:
     running = []
     for number in range(3):
         directory = tmp_path / f"app{number}"
@@ -281,7 +283,7 @@ def test_a_build_that_fails_says_why_and_leaves_nothing(builder: Cli, small: str
     for words in ((), ("--quiet",)):
         ended = builder.run("build", os.fspath(app), *words)
         assert (ended.exit_code, ended.out) == (1, b"")
-        assert "before" in ended.err  # also when quiet: what it printed is needed now
+        assert "before" in ended.err  # also with --quiet: now its output is needed
         assert "ls: /no/such/file: No such file or directory" in ended.err
         assert "Failed to remove" not in ended.err
         assert "waypoint: error: Error building sandbox image: building at STEP" in ended.err
@@ -291,7 +293,7 @@ def test_a_build_that_fails_says_why_and_leaves_nothing(builder: Cli, small: str
     assert builder.failure_document("build", os.fspath(app))["code"] == "build_failed"
 
 
-def test_a_base_that_is_not_known_is_named_with_the_ways_to_get_it(builder: Cli, app: Path) -> None:
+def test_an_unknown_base_is_reported_with_the_ways_to_get_it(builder: Cli, app: Path) -> None:
     write(app, Dockerfile="FROM registry.invalid/team/nosuch:1\n")
     error = builder.failure_document("build", os.fspath(app))
     assert "the base 'registry.invalid/team/nosuch:1' is not known here" in error["message"]
@@ -300,7 +302,7 @@ def test_a_base_that_is_not_known_is_named_with_the_ways_to_get_it(builder: Cli,
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_build_that_is_cut_off_leaves_nothing(builder: Cli, small: str, app: Path, number: int) -> None:
+def test_a_killed_build_leaves_nothing(builder: Cli, small: str, app: Path, number: int) -> None:
     write(app, Dockerfile="FROM small:1\nRUN touch /begun; sleep 1000\n")
     process = builder.start("build", os.fspath(app))
     wait_for_cgroup(builder)
@@ -309,20 +311,20 @@ def test_a_build_that_is_cut_off_leaves_nothing(builder: Cli, small: str, app: P
     assert process.returncode == (130 if number == signal.SIGINT else -signal.SIGKILL)
 
     def is_settled() -> bool:
-        builder("base", "list")  # any command settles it, once all that was killed has ended
+        builder("base", "list")  # any command cleans up, once all killed processes have ended
         return leftovers(builder) == []
 
     wait_for(is_settled)
     assert [base["names"] for base in builder.document("base", "list")["bases"] if "small:1" in base["names"]]
 
 
-def test_what_a_build_prints_is_shown_as_it_comes(builder: Cli, small: str, app: Path) -> None:
+def test_output_of_a_build_is_shown_at_once(builder: Cli, small: str, app: Path) -> None:
     write(app, Dockerfile="FROM small:1\nRUN echo step one\nRUN echo it begins; sleep 1000\n")
     process = builder.start("build", os.fspath(app))
     assert process.stderr is not None
     seen, deadline = b"", time.monotonic() + DEADLINE_S
     try:
-        while b"\nit begins\n" not in seen:  # which is all that the second step ever prints
+        while b"\nit begins\n" not in seen:  # the second step never prints anything else
             assert select.select([process.stderr], [], [], max(0.0, deadline - time.monotonic()))[0], seen
             data = os.read(process.stderr.fileno(), 1 << 16)
             assert data, seen
@@ -336,7 +338,7 @@ def test_what_a_build_prints_is_shown_as_it_comes(builder: Cli, small: str, app:
 
 
 def wait_for_cgroup(cli: Cli) -> None:
-    """Until the RUN step of a build runs."""
+    """Wait until the RUN step of a build runs."""
     deadline = time.monotonic() + DEADLINE_S * 2
     while not any((group / "cgroup.procs").read_text() for group in cgroups_of(cli.state_dir, "build.*")):
         assert time.monotonic() < deadline
@@ -381,8 +383,8 @@ int main(void)
 """
 
 
-@pytest.mark.timeout(900)  # as above
-def test_run_steps_do_not_reach_it_by_frames_of_their_own_making(
+@pytest.mark.timeout(900)  # the first test that needs a Debian waits until it is made
+def test_run_steps_do_not_reach_the_loopback_with_hand_made_frames(
     builder: Cli, debian: str, app: Path
 ) -> None:
     addresses = ("127.0.0.1", "0.0.0.0")
@@ -397,8 +399,10 @@ def test_run_steps_do_not_reach_it_by_frames_of_their_own_making(
     assert [line for line in ended.err.splitlines() if line.startswith("raw ")] == ["raw closed"] * 2
 
 
-def test_a_directory_that_every_system_has_is_built_whole(builder: Cli, small: str, app: Path) -> None:
-    """In the root that a build has for itself there is one of that name, too."""
+def test_a_directory_named_as_a_system_directory_is_built_completely(
+    builder: Cli, small: str, app: Path
+) -> None:
+    """The private root of a build has a directory of that name, too."""
     top = Path(*app.parts[:2])
     write(app, file="here", Dockerfile=f"FROM {small}\nCOPY {app.relative_to(top)}/file /file\n")
     ended = builder.run("build", os.fspath(top), "-f", f"{app}/Dockerfile", "--name", "top", "-t", "top")
@@ -407,12 +411,12 @@ def test_a_directory_that_every_system_has_is_built_whole(builder: Cli, small: s
     assert builder.failure_document("build", "/")["code"] == "usage"
 
 
-# On a line of its own: output and errors come through two pipes, and a shell writes its errors in pieces.
+# On a separate line: output and errors come through two pipes, and a shell writes its errors in pieces.
 SAY_LOOKED = "printf '\\nlooked\\n'"
 
 
-def test_no_link_leads_a_mount_of_a_run_step_to_the_host(builder: Cli, small: str, app: Path) -> None:
-    """Neither one in the directory that is built nor one in an image."""
+def test_no_link_redirects_a_mount_of_a_run_step_to_the_host(builder: Cli, small: str, app: Path) -> None:
+    """Neither a link in the directory that is built nor one in an image."""
     outside = app.parent / "outside"
     outside.mkdir()
     (outside / "file").write_text("of the host")
@@ -437,7 +441,7 @@ def test_no_link_leads_a_mount_of_a_run_step_to_the_host(builder: Cli, small: st
 
 @pytest.fixture
 def disks(app: Path) -> Iterator[list[Path]]:
-    """Two file systems mounted below the directory to build from, one in the other."""
+    """Two file systems mounted below the directory to build from, one inside the other."""
     places = [app / "disk", app / "disk" / "a second"]
     for place in places:
         place.mkdir()
@@ -447,7 +451,7 @@ def disks(app: Path) -> Iterator[list[Path]]:
     subprocess.run(["umount", "--recursive", places[0]], check=True)
 
 
-def test_a_run_step_cannot_write_what_is_mounted_below_the_directory(
+def test_a_run_step_cannot_write_to_file_systems_mounted_below_the_directory(
     builder: Cli, small: str, app: Path, disks: list[Path]
 ) -> None:
     look = f"touch /m/planted '/m/a second/planted' '/m/disk/a second/planted'; {SAY_LOOKED}"
@@ -465,9 +469,7 @@ def test_a_run_step_cannot_write_what_is_mounted_below_the_directory(
     assert list(app.rglob("planted")) == []
 
 
-def test_a_run_step_cannot_write_to_cgroups_but_those_of_its_build(
-    builder: Cli, small: str, app: Path
-) -> None:
+def test_a_run_step_can_write_only_to_the_cgroups_of_its_build(builder: Cli, small: str, app: Path) -> None:
     groups = [Path(mount.path) for mount in read_mounts() if mount.fstype in ("cgroup", "cgroup2")]
     write(
         app,
@@ -482,7 +484,7 @@ def test_a_run_step_cannot_write_to_cgroups_but_those_of_its_build(
     assert ended.exit_code == 0, ended
     lines = ended.err.splitlines()
     assert "looked" in lines
-    assert [line for line in lines if line.startswith("/m/")]  # they are there to be looked at
+    assert [line for line in lines if line.startswith("/m/")]  # they can be read
     assert [line for line in lines if line.startswith("written")] == []
     assert [group for group in groups if (group / "waypoint-planted").exists()] == []
 
@@ -505,7 +507,7 @@ def test_bases_are_listed_exported_imported_and_removed(builder: Cli, small: str
     assert "user" in failure.message
 
 
-def test_names_of_bases_are_completed(builder: Cli, small: str) -> None:
+def test_completion_offers_the_names_of_bases(builder: Cli, small: str) -> None:
     assert "small:1" in builder("__complete", "base", "rm", "sm").split()
     assert "small:1" in builder("__complete", "init", "--base", "sm").split()
     assert builder("__complete", "init", "--base", "ho") == "host"
@@ -530,6 +532,8 @@ def test_names_of_bases_are_completed(builder: Cli, small: str) -> None:
         (("init", "--from-image", "oci:/none"), 3, "no image named 'oci:/none'"),
     ],
 )
-def test_mistakes_are_named(cli: Cli, words: tuple[str, ...], exit_code: int, message: str) -> None:
+def test_mistakes_are_reported_by_name(
+    cli: Cli, words: tuple[str, ...], exit_code: int, message: str
+) -> None:
     failure = cli.failure(*words)
     assert (failure.exit_code, failure.message) == (exit_code, message)

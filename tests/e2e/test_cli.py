@@ -1,4 +1,4 @@
-"""Every verb, in the form for people, for scripts (--quiet) and for machines (--json)."""
+"""Every verb in its forms for people, for scripts (--quiet) and for machines (--json)."""
 
 import os
 import re
@@ -14,13 +14,13 @@ from support.command_line import Cli
 ID = re.compile(r"[0-9a-f]{16}")
 
 
-def test_version(cli: Cli) -> None:
+def test_version_is_printed(cli: Cli) -> None:
     assert cli("version") == cli("--version") == f"waypoint version v{waypoint.__version__}"
     assert cli("version", "--quiet") == waypoint.__version__
     assert cli.document("version") == {"version": waypoint.__version__}
 
 
-def test_setup_finds_all_in_place(cli: Cli) -> None:
+def test_setup_finds_everything_installed(cli: Cli) -> None:
     assert re.fullmatch(
         rf"Ready: CRIU [\d.]+ .*; pool .* free, at {re.escape(os.fspath(cli.state_dir))}", cli("setup")
     )
@@ -29,7 +29,7 @@ def test_setup_finds_all_in_place(cli: Cli) -> None:
     assert sorted(document) == ["criu", "pool", "state_dir"]
 
 
-def test_doctor_says_that_sessions_can_be_checkpointed(cli: Cli) -> None:
+def test_doctor_reports_that_sessions_can_be_checkpointed(cli: Cli) -> None:
     lines = cli("doctor").splitlines()
     assert lines[-1] == "sessions can be checkpointed here"
     assert any(line.startswith("found    CRIU") for line in lines)
@@ -42,7 +42,7 @@ def test_doctor_says_that_sessions_can_be_checkpointed(cli: Cli) -> None:
 ABILITY = ["detail", "found", "name", "remedy", "required", "why"]
 
 
-def test_pool_shows_how_full_it_is_and_grows(cli: Cli) -> None:
+def test_pool_shows_its_usage_and_can_grow(cli: Cli) -> None:
     assert re.search(r"used, .* free of ", cli("pool"))
     assert cli("pool", "status", "--quiet") == ""
     before = cli.document("pool", "status")
@@ -55,9 +55,7 @@ def test_pool_shows_how_full_it_is_and_grows(cli: Cli) -> None:
     assert cli.document("pool", "resize", str(larger))["total_bytes"] == larger
 
 
-def test_the_pool_is_unmounted_only_when_nothing_runs_and_mounted_again_when_needed(
-    cli: Cli, shell: str
-) -> None:
+def test_the_pool_is_unmounted_only_when_unused_and_mounted_again_when_needed(cli: Cli, shell: str) -> None:
     refusal = cli.failure("pool", "unmount")
     assert (refusal.exit_code, refusal.code) == (5, "busy")
     assert f"{shell}:main" in refusal.message
@@ -71,7 +69,7 @@ def test_the_pool_is_unmounted_only_when_nothing_runs_and_mounted_again_when_nee
     assert os.path.ismount(cli.state_dir / "pool")
 
 
-def test_init_tells_the_id_and_where_the_live_files_are(cli: Cli, workspace: Path) -> None:
+def test_init_prints_the_id_and_the_directory_of_the_live_files(cli: Cli, workspace: Path) -> None:
     text = cli("init", os.fspath(workspace), "--name", "talking")
     session_id = ID.search(text.splitlines()[1])
     assert session_id is not None
@@ -97,14 +95,12 @@ def test_init_tells_the_id_and_where_the_live_files_are(cli: Cli, workspace: Pat
     assert cli.document("cleanup", document["session_id"]) == {"cleaned_up": document["session_id"]}
 
 
-def test_init_without_a_directory_starts_here(cli: Cli) -> None:
+def test_init_without_a_directory_starts_in_the_current_one(cli: Cli) -> None:
     session = cli("init", "--quiet").partition(",")[0]
     assert cli("exec", session, "--", "pwd") == os.getcwd()
 
 
-def test_live_files_are_seen_on_the_host_and_the_real_directory_never_changes(
-    cli: Cli, workspace: Path
-) -> None:
+def test_the_host_sees_the_live_files_and_the_real_directory_never_changes(cli: Cli, workspace: Path) -> None:
     (workspace / "kept").write_text("original\n")
     session, directory = cli("init", os.fspath(workspace), "--quiet").split(",")
     cli("exec", session, "--", "echo changed >kept; echo new >made")
@@ -119,7 +115,7 @@ def test_live_files_are_seen_on_the_host_and_the_real_directory_never_changes(
     assert (live / "made").read_text() == "new\n"  # the same path after a restore
 
 
-def test_a_directory_that_is_a_root_file_system_is_the_base(cli: Cli, tmp_path: Path) -> None:
+def test_init_on_a_root_file_system_uses_it_as_the_base(cli: Cli, tmp_path: Path) -> None:
     root = make_root_file_system(tmp_path / "root")
     document = cli.document("init", os.fspath(root))
     assert (document["base"], document["workspace"]) == (os.fspath(root), "/")
@@ -135,7 +131,7 @@ def test_a_directory_that_is_a_root_file_system_is_the_base(cli: Cli, tmp_path: 
 
 
 def make_root_file_system(root: Path) -> Path:
-    """The smallest that will do: bash, three programs, and the libraries they are linked with."""
+    """Make the smallest usable one: bash, three programs, and the libraries they are linked with."""
     (root / "etc").mkdir(parents=True)
     (root / "bin").mkdir()
     (root / "etc/motto").write_text("tiny\n")
@@ -152,7 +148,7 @@ def make_root_file_system(root: Path) -> Path:
     return root
 
 
-def test_snapshot_names_the_checkpoint(cli: Cli, shell: str) -> None:
+def test_snapshot_prints_the_name_of_the_checkpoint(cli: Cli, shell: str) -> None:
     assert cli("snapshot", shell, "first") == "Checkpoint 'first' created successfully"
     assert cli("snapshot", shell, "--quiet") == "checkpoint-1"
     document = cli.document("snapshot", shell)
@@ -160,7 +156,7 @@ def test_snapshot_names_the_checkpoint(cli: Cli, shell: str) -> None:
     assert document == {"checkpoint": "checkpoint-2", "session_id": shell, "branch": "main", "kind": "full"}
 
 
-def test_restore_says_what_the_branch_is_now(cli: Cli, shell: str) -> None:
+def test_restore_prints_the_new_state_of_the_branch(cli: Cli, shell: str) -> None:
     cli("exec", shell, "--", "x=saved")
     cli("snapshot", shell, "here")
     cli("exec", shell, "--", "x=lost")
@@ -172,7 +168,7 @@ def test_restore_says_what_the_branch_is_now(cli: Cli, shell: str) -> None:
     assert document == {"checkpoint": "here", "branch": "main", "kind": "full"}
 
 
-def test_fork_makes_live_branches_beside_the_others(cli: Cli, shell: str) -> None:
+def test_fork_makes_new_live_branches(cli: Cli, shell: str) -> None:
     cli("exec", shell, "--", "x=common; cd /tmp")
     cli("snapshot", shell, "here")
     lines = cli("fork", shell, "here", "--n", "2").splitlines()
@@ -189,7 +185,7 @@ def test_fork_makes_live_branches_beside_the_others(cli: Cli, shell: str) -> Non
         assert cli("exec", f"{shell}:{name}", "--", "echo $x $y $PWD") == f"common {name} /tmp"
 
 
-def test_fork_of_a_live_branch_saves_it_first(cli: Cli, shell: str) -> None:
+def test_fork_of_a_live_branch_saves_that_branch_first(cli: Cli, shell: str) -> None:
     cli("exec", shell, "--", "x=unsaved")
     assert cli("fork", shell, "main", "--id", "copy", "--quiet") == "copy"
     assert cli("exec", f"{shell}:copy", "--", "echo $x") == "unsaved"
@@ -264,7 +260,7 @@ def test_destroy_ends_a_branch_and_keeps_its_checkpoints(cli: Cli, shell: str) -
         ("snapshot", ["snapshot", "S", "here"], "dump"),
     ],
 )
-def test_timings_tell_the_steps_of_an_operation(
+def test_timings_show_the_steps_of_an_operation(
     cli: Cli, shell: str, verb: str, words: list[str], step: str
 ) -> None:
     words = [shell if word == "S" else word for word in words]

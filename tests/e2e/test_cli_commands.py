@@ -1,4 +1,4 @@
-"""Commands in all their forms through the command line: beside the shell, left to themselves, interrupted."""
+"""Commands in all their forms through the command line: isolated, detached, interrupted."""
 
 import json
 import os
@@ -20,7 +20,7 @@ GO = "until [ -e /tmp/go ]; do sleep 0.02; done"
 
 @contextmanager
 def start(cli: Cli, *words: str) -> "Iterator[subprocess.Popen[bytes]]":
-    """As Cli.start(), with an input of its own; what still runs when the block is left is killed."""
+    """Like Cli.start(), with a pipe as input; what still runs at the end of the block is killed."""
     pipe = subprocess.PIPE
     with subprocess.Popen([WAYPOINT, *words], env=cli.env, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         try:
@@ -30,7 +30,7 @@ def start(cli: Cli, *words: str) -> "Iterator[subprocess.Popen[bytes]]":
 
 
 def line_of(running: "subprocess.Popen[bytes]") -> bytes:
-    """The next line of what is printed, as soon as it is."""
+    """Return the next printed line, as soon as it is printed."""
     assert running.stdout is not None
     return running.stdout.readline()
 
@@ -42,7 +42,7 @@ def detach(cli: Cli, target: str, *words: str) -> str:
 
 
 def wait(cli: Cli, target: str, job: str) -> int:
-    """Wait for a job that must end; its exit code."""
+    """Wait for a job that must end; return its exit code."""
     return cli.run("wait", target, job, "--timeout", str(DEADLINE_S)).exit_code
 
 
@@ -52,14 +52,14 @@ def cursor_row(cli: Cli, target: str) -> int:
 
 
 def let_go(cli: Cli, session: str, branch: str = "main") -> None:
-    """End the waiting of what waits for GO."""
+    """Let the commands in ``branch`` that wait in GO continue."""
     Path(f"{cli.state_dir}/sessions/{session}/{branch}/tmp/go").touch()
 
 
-# -- beside the shell
+# -- isolated commands
 
 
-def test_an_isolated_command_has_two_outputs_and_leaves_the_shell_alone(cli: Cli, shell: str) -> None:
+def test_an_isolated_command_has_separate_outputs_and_does_not_touch_the_shell(cli: Cli, shell: str) -> None:
     cli("exec", shell, "--", "cd /usr; export V=shell")
     ended = cli.run("exec", shell, "--isolated", "--", "echo out; echo err >&2; cd /; V=x; tty; exit 3")
     assert (ended.exit_code, ended.out, ended.err) == (3, b"out\nnot a tty\n", "err\n")
@@ -71,14 +71,14 @@ def test_an_isolated_command_has_two_outputs_and_leaves_the_shell_alone(cli: Cli
     assert document == {"exit_code": 3, "output": "out\n", "errors": "err\n"}
 
 
-def test_an_isolated_command_reads_what_the_caller_pipes_in(cli: Cli, shell: str) -> None:
+def test_an_isolated_command_reads_the_callers_input(cli: Cli, shell: str) -> None:
     data = os.urandom(1_000_000)
     with start(cli, "exec", shell, "--isolated", "--", "cat; echo over >&2") as running:
         assert running.communicate(data, timeout=DEADLINE_S) == (data, b"over\n")
-    assert cli("exec", shell, "--isolated", "--", "wc -c") == "0"  # the caller has none
+    assert cli("exec", shell, "--isolated", "--", "wc -c") == "0"  # the caller has no input
 
 
-def test_an_isolated_command_answers_while_its_input_goes_on(cli: Cli, shell: str) -> None:
+def test_an_isolated_command_can_answer_before_its_input_ends(cli: Cli, shell: str) -> None:
     with start(cli, "exec", shell, "--isolated", "--", 'while read x; do echo "<$x>"; done') as running:
         assert running.stdin is not None
         for word in (b"one", b"two"):
@@ -89,7 +89,9 @@ def test_an_isolated_command_answers_while_its_input_goes_on(cli: Cli, shell: st
         assert running.wait(DEADLINE_S) == 0
 
 
-def test_directory_variables_and_user_of_an_isolated_command(cli: Cli, shell: str, workspace: Path) -> None:
+def test_an_isolated_command_can_have_its_own_directory_variables_and_user(
+    cli: Cli, shell: str, workspace: Path
+) -> None:
     options = ("--cwd", "/usr/share", "--env", "V=a b", "--env", "W=c=d", "--user", "nobody")
     assert cli("exec", shell, "--isolated", *options, "--", 'pwd; echo "$V" $W; id -un').splitlines() == [
         "/usr/share",
@@ -109,7 +111,7 @@ def test_one_word_is_shell_text_and_several_are_one_command(cli: Cli, shell: str
     assert cli("exec", shell, "--terminal", "main", "--", "printf", "%s|", "a b", "$X", "*") == "a b|$X|*|"
 
 
-def test_the_exit_code_of_an_isolated_command_is_its_own(cli: Cli, shell: str) -> None:
+def test_exec_returns_the_exit_code_of_an_isolated_command(cli: Cli, shell: str) -> None:
     for command, code in (
         ("true", 0),
         ("exit 255", 255),
@@ -120,7 +122,7 @@ def test_the_exit_code_of_an_isolated_command_is_its_own(cli: Cli, shell: str) -
         assert cli.run("exec", shell, "--isolated", "--", command).exit_code == code, command
 
 
-def test_what_cannot_be_run_is_refused_by_name(cli: Cli, shell: str) -> None:
+def test_an_impossible_command_is_refused_by_name(cli: Cli, shell: str) -> None:
     for options, said in (
         (["--isolated", "--", "/no/such/program", "x"], "/no/such/program: No such file"),
         (["--isolated", "--cwd", "/no/such", "--", "true"], "/no/such: No such file"),
@@ -139,7 +141,7 @@ def test_what_cannot_be_run_is_refused_by_name(cli: Cli, shell: str) -> None:
         (["--terminal", "main", "--timeout", "0", "--", "true"], "a timeout of 0.0 s"),
     ):
         ended = cli.run("exec", shell, *options)
-        # 125 as for all of exec's own failures: other codes are the command's.
+        # 125 as for all of exec's own failures: other codes are those of the command.
         assert (ended.exit_code, ended.out) == (125, b""), options
         assert said in ended.err
         assert "\n  hint: " in ended.err
@@ -151,7 +153,7 @@ def test_what_cannot_be_run_is_refused_by_name(cli: Cli, shell: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [["--isolated"], ["--terminal", "main"]])
-def test_time_and_output_are_limited_and_the_shell_is_free_afterwards(
+def test_after_a_limit_of_time_or_output_the_shell_is_free_again(
     cli: Cli, shell: str, kind: list[str]
 ) -> None:
     cli("exec", shell, "--", "x=kept")
@@ -182,10 +184,10 @@ def test_output_is_printed_while_the_command_runs(cli: Cli, shell: str, kind: li
         assert running.wait(DEADLINE_S) == 5
 
 
-# -- left to themselves
+# -- jobs
 
 
-def test_a_detached_command_is_a_job_in_every_form(cli: Cli, shell: str) -> None:
+def test_a_detached_command_is_a_job_in_every_output_form(cli: Cli, shell: str) -> None:
     assert cli("jobs", shell) == "No jobs found"
     told = cli("exec", shell, "--detach", "--", "echo one; echo two; (exit 4)")
     assert told == f"Job 1 started: waypoint wait {shell} 1"
@@ -209,7 +211,7 @@ def test_a_detached_command_is_a_job_in_every_form(cli: Cli, shell: str) -> None
     assert wait(cli, shell, "2") == 130
 
 
-def test_the_output_of_a_job_can_be_read_again_and_from_any_place(cli: Cli, shell: str) -> None:
+def test_the_output_of_a_job_can_be_read_again_from_any_offset(cli: Cli, shell: str) -> None:
     job = detach(cli, shell, "--", "echo one; echo two")
     wait(cli, shell, job)
     for _ in range(2):
@@ -223,7 +225,7 @@ def test_the_output_of_a_job_can_be_read_again_and_from_any_place(cli: Cli, shel
     assert cli.run("output", shell, job, "--from", "1000").out == b""
 
 
-def test_the_outputs_of_an_isolated_job_stay_apart(cli: Cli, shell: str) -> None:
+def test_output_and_errors_of_an_isolated_job_stay_separate(cli: Cli, shell: str) -> None:
     job = detach(cli, shell, "--isolated", "--cwd", "/usr", "--env", "V=v", "--", "pwd; echo $V >&2; exit 2")
     assert wait(cli, shell, job) == 2
     for follow in ([], ["--follow"]):
@@ -232,7 +234,7 @@ def test_the_outputs_of_an_isolated_job_stay_apart(cli: Cli, shell: str) -> None
     assert cli.document("output", shell, job)["errors"] == "v\n"
 
 
-def test_a_job_is_followed_while_it_runs_and_who_stops_looking_does_not_end_it(cli: Cli, shell: str) -> None:
+def test_a_running_job_can_be_followed_and_survives_its_followers(cli: Cli, shell: str) -> None:
     job = detach(cli, shell, "--", f"echo first; {GO}; echo second; (exit 3)")
     with (
         start(cli, "output", shell, job, "--follow") as looker,
@@ -250,9 +252,7 @@ def test_a_job_is_followed_while_it_runs_and_who_stops_looking_does_not_end_it(c
     assert wait(cli, shell, job) == 3
 
 
-def test_jobs_that_are_not_there_are_not_found_and_numbers_that_are_none_are_wrong_usage(
-    cli: Cli, shell: str
-) -> None:
+def test_an_unknown_job_is_not_found_and_an_invalid_number_is_wrong_usage(cli: Cli, shell: str) -> None:
     job = detach(cli, shell, "--", "true")
     missing = cli.failure("wait", shell, "99")
     assert (missing.exit_code, missing.message) == (3, "no job 99")
@@ -274,9 +274,7 @@ def test_jobs_that_are_not_there_are_not_found_and_numbers_that_are_none_are_wro
         assert cli.run(*words).exit_code == 2, words
 
 
-def test_the_next_command_waits_for_a_job_of_the_shell_or_is_told_that_it_is_busy(
-    cli: Cli, shell: str
-) -> None:
+def test_the_next_command_waits_for_a_job_of_the_shell_or_reports_busy(cli: Cli, shell: str) -> None:
     job = detach(cli, shell, "--", f"{GO}; x=set")
     busy = cli.failure("exec", shell, "--no-wait", "--", "true")
     assert (busy.exit_code, busy.code) == (125, "busy")
@@ -286,7 +284,7 @@ def test_the_next_command_waits_for_a_job_of_the_shell_or_is_told_that_it_is_bus
         assert line_of(waiting) == b"set\n"
 
 
-def test_jobs_go_on_in_every_branch_of_a_checkpoint(cli: Cli, shell: str) -> None:
+def test_jobs_keep_running_in_every_branch_of_a_checkpoint(cli: Cli, shell: str) -> None:
     done = detach(cli, shell, "--isolated", "--", "echo before; exit 3")
     wait(cli, shell, done)
     running = detach(cli, shell, "--", f"echo begun; {GO}; echo went on; (exit 4)")
@@ -298,14 +296,14 @@ def test_jobs_go_on_in_every_branch_of_a_checkpoint(cli: Cli, shell: str) -> Non
     for branch in ("main", "side"):
         target = f"{shell}:{branch}"
         assert cli("jobs", target, "--quiet").split() == [done, running, aside]
-        assert cli.run("wait", target, later).exit_code == 3  # it was not there yet
+        assert cli.run("wait", target, later).exit_code == 3  # it did not exist yet
         let_go(cli, shell, branch)
         assert [wait(cli, target, job) for job in (done, running, aside)] == [3, 4, 5]
         assert cli("output", target, running) == "begun\nwent on"
         assert cli.run("output", target, aside)[1:] == (b"aside\n", "also\n")
 
 
-def test_someone_who_follows_goes_on_through_a_checkpoint(cli: Cli, shell: str) -> None:
+def test_a_follower_continues_through_a_checkpoint(cli: Cli, shell: str) -> None:
     job = detach(cli, shell, "--", f"echo first; {GO}; echo second")
     with start(cli, "output", shell, job, "--follow") as follower, start(cli, "wait", shell, job) as waiter:
         assert line_of(follower) == b"first\n"
@@ -318,10 +316,10 @@ def test_someone_who_follows_goes_on_through_a_checkpoint(cli: Cli, shell: str) 
 # -- interrupted
 
 
-def test_interrupt_is_the_key_for_what_runs_in_the_foreground(cli: Cli, shell: str) -> None:
+def test_interrupt_ends_the_foreground_command(cli: Cli, shell: str) -> None:
     with start(cli, "exec", shell, "--", "x=kept; echo begun; sleep 600; echo not reached") as running:
         assert line_of(running) == b"begun\n"
-        # An interrupt that meets bash while it starts a program can make it forget that program.
+        # If an interrupt arrives while bash starts a program, bash can forget that program.
         cli("exec", shell, "--isolated", "--", "until pgrep -x sleep; do :; done")
         assert cli("interrupt", shell) == ""
         out, _ = running.communicate(timeout=DEADLINE_S)
@@ -329,14 +327,14 @@ def test_interrupt_is_the_key_for_what_runs_in_the_foreground(cli: Cli, shell: s
         assert b"not reached" not in out
     assert cli("exec", shell, "--", "echo $x") == "kept"
     row = cursor_row(cli, shell)
-    assert cli.document("interrupt", shell) == {"interrupted": True}  # nothing runs: nothing happens
-    # The shell answers with a new line. Before that the next command could still meet the interrupt.
+    assert cli.document("interrupt", shell) == {"interrupted": True}  # nothing runs, so nothing happens
+    # The shell answers with a new line. Before that, the interrupt could still hit the next command.
     wait_for(lambda: cursor_row(cli, shell) > row)
     assert cli("exec", shell, "--", "echo $x") == "kept"
 
 
 @pytest.mark.parametrize("kind", [[], ["--isolated"]])
-def test_an_interrupt_of_the_command_line_is_meant_for_the_command(
+def test_an_interrupt_of_the_command_line_is_passed_to_the_command(
     cli: Cli, shell: str, kind: list[str]
 ) -> None:
     program = "trap 'echo caught; exit 9' INT; echo ready; while :; do sleep 0.05; done"
@@ -363,7 +361,7 @@ def test_a_second_interrupt_ends_the_command_line_itself(cli: Cli, shell: str) -
 
 
 @pytest.mark.parametrize("kind", ["", "--isolated"])
-def test_a_reader_that_goes_away_ends_the_command(cli: Cli, shell: str, kind: str) -> None:
+def test_closing_the_output_of_exec_ends_the_command(cli: Cli, shell: str, kind: str) -> None:
     cli("exec", shell, "--", "x=kept")
     ended = subprocess.run(
         ["bash", "-c", f"{WAYPOINT} exec {shell} {kind} -- yes | head -1; echo ${{PIPESTATUS[0]}}"],
@@ -381,7 +379,7 @@ def test_a_reader_that_goes_away_ends_the_command(cli: Cli, shell: str, kind: st
 # -- the end of a shell
 
 
-def test_the_end_of_a_shell_is_told_with_the_way_to_a_fresh_one(cli: Cli, shell: str) -> None:
+def test_the_end_of_a_shell_is_reported_with_the_way_to_a_new_one(cli: Cli, shell: str) -> None:
     cli("exec", shell, "--", "echo kept >/tmp/note; sleep 600 &")
     for command, how in (("exit 3", "exited with status 3"), ("kill -9 $$", "was killed by SIGKILL")):
         ended = cli.run("exec", shell, "--", f"echo bye; {command}")
@@ -394,7 +392,7 @@ def test_the_end_of_a_shell_is_told_with_the_way_to_a_fresh_one(cli: Cli, shell:
         assert cli("exec", shell, "--", "cat /tmp/note; echo fresh") == "kept\nfresh"
 
 
-def test_a_job_that_ends_its_shell_has_ended(cli: Cli, shell: str) -> None:
+def test_a_job_that_ends_its_shell_ends_too(cli: Cli, shell: str) -> None:
     job = detach(cli, shell, "--", "echo bye; exit 7")
     ended = cli.run("wait", shell, job, "--timeout", str(DEADLINE_S))
     assert ended.exit_code == 7

@@ -1,4 +1,4 @@
-"""What goes wrong is told with the name of the thing and the next move, by a stable code; nothing is touched."""
+"""Every error names the thing concerned, has a hint and a stable code, and changes nothing."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 from support.command_line import Cli
 from support.waiting import wait_for
 
-# Another user on this machine. The interpreter may lie in root's home, so it may read there, as nobody could.
+# Another user on this machine. The interpreter may be in root's home, so this user may read there, unlike nobody.
 NOBODY = (
     "setpriv --reuid=65534 --regid=65534 --clear-groups"
     " --inh-caps=-all,+dac_read_search --ambient-caps=+dac_read_search"
@@ -32,15 +32,16 @@ NOBODY = (
     ],
     ids=" ".join,
 )
-def test_an_unknown_session_is_named(cli: Cli, words: list[str]) -> None:
+def test_an_unknown_session_is_reported_by_name(cli: Cli, words: list[str]) -> None:
     failure = cli.failure(*words)
-    assert failure.exit_code == (125 if words[0] == "exec" else 3)  # exec's own codes are the command's
+    # other codes of exec are those of the command
+    assert failure.exit_code == (125 if words[0] == "exec" else 3)
     assert (failure.code, failure.message) == ("not_found", "no session named 'nosuch'")
     assert "waypoint list" in failure.hint
 
 
 @pytest.mark.parametrize("name", ["../x", "a:b:c", "", "x" * 65, "-x", "é"])
-def test_a_bad_id_is_refused_before_anything_is_made(cli: Cli, shell: str, name: str) -> None:
+def test_an_invalid_name_is_refused_before_anything_is_made(cli: Cli, shell: str, name: str) -> None:
     before = everything_in(cli.state_dir)
     for words in (
         ["snapshot", "--", name],
@@ -54,7 +55,7 @@ def test_a_bad_id_is_refused_before_anything_is_made(cli: Cli, shell: str, name:
         ["init", f"--name={name}"],
     ):
         if words[0] == "snapshot" and words[-1] == "":
-            continue  # no name is no error: a default one is made
+            continue  # an empty name is no error: a default name is chosen
         failure = cli.failure(*words)
         assert (failure.exit_code, failure.code) == (2, "invalid_name"), words
     assert everything_in(cli.state_dir) == before
@@ -65,7 +66,7 @@ def everything_in(state_dir: Path) -> set[Path]:
 
 
 @pytest.mark.quick
-def test_what_a_session_does_not_have_is_named(cli: Cli, shell: str) -> None:
+def test_an_unknown_branch_or_checkpoint_is_reported_by_name(cli: Cli, shell: str) -> None:
     for words, kind in (
         (["restore", shell, "nosuch"], "checkpoint"),
         (["restore", f"{shell}:nosuch", "c"], "branch"),
@@ -78,7 +79,7 @@ def test_what_a_session_does_not_have_is_named(cli: Cli, shell: str) -> None:
         assert f"waypoint list {shell}" in failure.hint
 
 
-def test_a_name_is_given_once(cli: Cli, workspace: Path) -> None:
+def test_a_taken_name_is_refused(cli: Cli, workspace: Path) -> None:
     cli("init", os.fspath(workspace), "--name", "taken")
     cli("snapshot", "taken", "point")
     for words, what in (
@@ -96,7 +97,7 @@ def test_a_name_is_given_once(cli: Cli, workspace: Path) -> None:
     assert cli("list", "taken", "--quiet") == "point"
 
 
-def test_a_missing_base_or_directory_is_named(cli: Cli, tmp_path: Path) -> None:
+def test_a_missing_base_or_directory_is_reported_by_name(cli: Cli, tmp_path: Path) -> None:
     for words, exit_code, what in (
         (["init", f"{tmp_path}/nosuch"], 3, f"no directory named '{tmp_path}/nosuch'"),
         (["init", "--base", "nosuch"], 3, "no base named 'nosuch'"),
@@ -109,7 +110,7 @@ def test_a_missing_base_or_directory_is_named(cli: Cli, tmp_path: Path) -> None:
         assert what in failure.message
 
 
-def test_wrong_usage_is_told(cli: Cli, shell: str) -> None:
+def test_wrong_usage_is_reported(cli: Cli, shell: str) -> None:
     for words, what in (
         (["fork", shell, "main", "--n", "2", "--id", "x"], "--id"),
         (["fork", shell, "main", "--n", "0"], "0 branches"),
@@ -131,7 +132,7 @@ def test_wrong_usage_is_told(cli: Cli, shell: str) -> None:
     assert cli("list", shell, "--quiet") == ""
 
 
-def test_root_is_needed(cli: Cli, shell: str) -> None:
+def test_most_verbs_need_root(cli: Cli, shell: str) -> None:
     for words in (["list"], ["init"], ["snapshot", shell], ["setup"], ["pool", "unmount"]):
         failure = cli.failure(*words, prefix=NOBODY)
         assert (failure.exit_code, failure.code) == (4, "not_permitted"), words
@@ -141,7 +142,7 @@ def test_root_is_needed(cli: Cli, shell: str) -> None:
     assert cli.run("doctor", prefix=NOBODY).exit_code == 7
 
 
-def test_a_state_directory_that_was_never_set_up_is_named(cli: Cli, tmp_path: Path) -> None:
+def test_a_state_directory_without_setup_is_reported_with_the_remedy(cli: Cli, tmp_path: Path) -> None:
     for words in (["list"], ["init"], ["pool", "unmount"]):
         failure = cli.failure(*words, "--state-dir", f"{tmp_path}/fresh")
         assert (failure.exit_code, failure.code) == (7, "pool_not_ready")
@@ -150,14 +151,14 @@ def test_a_state_directory_that_was_never_set_up_is_named(cli: Cli, tmp_path: Pa
     assert not (tmp_path / "fresh").exists()
 
 
-def test_a_file_of_set_up_that_was_damaged_is_named(cli: Cli, tmp_path: Path) -> None:
+def test_a_damaged_file_of_setup_is_reported_by_name(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "host.json").write_text("{")
     failure = cli.failure("init", "--state-dir", os.fspath(tmp_path))
     assert (failure.exit_code, failure.code) == (7, "ability_missing")
     assert "host.json" in failure.message
 
 
-def test_a_criu_that_is_gone_is_named(cli: Cli, tmp_path: Path) -> None:
+def test_a_missing_criu_is_reported_with_the_remedy(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "host.json").write_text(
         json.dumps({"criu_command": [f"{tmp_path}/criu"], "criu_version": "4.2"})
     )
@@ -167,7 +168,7 @@ def test_a_criu_that_is_gone_is_named(cli: Cli, tmp_path: Path) -> None:
     assert "waypoint setup" in failure.hint
 
 
-def test_a_catalogue_of_a_newer_version_is_left_alone(cli: Cli, tmp_path: Path) -> None:
+def test_a_catalogue_of_a_newer_version_is_refused(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "host.json").write_text("{}")
     with sqlite3.connect(tmp_path / "catalogue.db") as newer:
         newer.execute("PRAGMA user_version = 99")
@@ -180,7 +181,7 @@ def test_a_catalogue_of_a_newer_version_is_left_alone(cli: Cli, tmp_path: Path) 
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"state_dir": 1}', '{"colour": "red"}', None], ids=lambda text: str(text)
 )
-def test_a_broken_configuration_file_is_named(cli: Cli, tmp_path: Path, text: str | None) -> None:
+def test_a_broken_configuration_file_is_reported_by_name(cli: Cli, tmp_path: Path, text: str | None) -> None:
     file = tmp_path / "config.json"
     if text is not None:
         file.write_text(text)
@@ -189,7 +190,7 @@ def test_a_broken_configuration_file_is_named(cli: Cli, tmp_path: Path, text: st
     assert os.fspath(file) in failure.message
 
 
-def test_a_branch_whose_processes_were_killed_is_named_and_comes_back(cli: Cli, shell: str) -> None:
+def test_a_killed_branch_is_reported_and_can_be_restored(cli: Cli, shell: str) -> None:
     cli("exec", shell, "--", "x=kept")
     cli("snapshot", shell, "before")
     (branch,) = cli.document("list", shell)["branches"]
@@ -227,7 +228,7 @@ def test_an_error_of_the_system_is_one_line(cli: Cli) -> None:
         (["xyzzy"], "there is no waypoint xyzzy\n"),
     ],
 )
-def test_a_mistyped_verb_is_told_which_may_be_meant(cli: Cli, words: list[str], said: str) -> None:
+def test_a_mistyped_verb_gets_a_suggestion(cli: Cli, words: list[str], said: str) -> None:
     ended = cli.run(*words)
     assert (ended.exit_code, ended.out) == (2, b"")
     assert said in ended.err

@@ -1,4 +1,4 @@
-"""The verb exec: any text goes in, all output comes out as it is, and the exit code is the command's own."""
+"""The verb exec: any text goes in, all output comes out unchanged, and the exit code is the command's."""
 
 import json
 import os
@@ -24,13 +24,15 @@ from support.waiting import DEADLINE_S
         ("bash -c 'kill -TERM $$'", 143),
     ],
 )
-def test_the_exit_code_is_the_commands_own(cli: Cli, shell: str, command: str, exit_code: int) -> None:
+def test_exec_returns_the_exit_code_of_the_command(
+    cli: Cli, shell: str, command: str, exit_code: int
+) -> None:
     assert cli.run("exec", shell, "--", command).exit_code == exit_code
     ended = cli.run("exec", shell, "--json", "--", command)
     assert (ended.exit_code, b'"exit_code": %d,' % exit_code in ended.out) == (exit_code, True)
 
 
-def test_the_shell_is_the_same_for_each_command(cli: Cli, shell: str) -> None:
+def test_every_command_runs_in_the_same_shell(cli: Cli, shell: str) -> None:
     cli("exec", shell, "--", "cd /etc; export X=exported; y=plain; f() { echo function $1; }; sleep 600 &")
     cli("exec", shell, "--", "alias said='echo alias'; umask 027")
     assert cli("exec", shell, "--", "echo $PWD $X $y; f called; umask; jobs -r | wc -l") == (
@@ -39,7 +41,7 @@ def test_the_shell_is_the_same_for_each_command(cli: Cli, shell: str) -> None:
     assert cli("exec", shell, "--", "said so") == "alias so"
 
 
-def test_exec_answers_in_three_forms(cli: Cli, shell: str) -> None:
+def test_exec_prints_three_forms(cli: Cli, shell: str) -> None:
     assert cli("exec", shell, "--", "echo said") == "said"
     assert cli("exec", shell, "--quiet", "--", "echo said") == "said"
     document = cli.document("exec", shell, "--", "echo said")
@@ -67,7 +69,7 @@ END"""
 @pytest.mark.parametrize(
     "text", ["echo 'open", 'echo "open', "echo $(open", "cat <<END\nopen", "if true; then", "echo )"]
 )
-def test_unbalanced_text_is_an_error_and_the_shell_lives_on(cli: Cli, shell: str, text: str) -> None:
+def test_unbalanced_text_is_an_error_and_the_shell_keeps_running(cli: Cli, shell: str, text: str) -> None:
     cli("exec", shell, "--", "x=kept")
     ended = cli.run("exec", shell, "--timeout", "20", "--", text)
     assert ended.exit_code != 124
@@ -81,20 +83,20 @@ def test_several_words_are_one_command_and_keep_their_spaces(cli: Cli, shell: st
     assert ended.text == "".join(f"<{word}>\n" for word in words)
 
 
-def test_any_bytes_come_out_as_they_are(cli: Cli, shell: str, workspace: Path) -> None:
+def test_any_bytes_come_out_unchanged(cli: Cli, shell: str, workspace: Path) -> None:
     data = bytes(range(256)) + b"\r\n\n\r\r\n\x04\x1a\x03" + random.Random(4).randbytes(1 << 18) + b"\r"
     (workspace / "data").write_bytes(data)
     assert cli.run("exec", shell, "--", "cat data").out == data
 
 
-def test_16_mib_of_output_arrive_whole(cli: Cli, shell: str) -> None:
+def test_16_mib_of_output_arrive_completely(cli: Cli, shell: str) -> None:
     size = 16 << 20
     ended = cli.run("exec", shell, "--", f"yes 0123456789abcdef | head -c {size}; (exit 5)")
     assert ended.out == (b"0123456789abcdef\n" * (size // 17 + 1))[:size]
     assert ended.exit_code == 5
 
 
-def test_output_comes_while_the_command_runs(cli: Cli, shell: str, workspace: Path) -> None:
+def test_exec_prints_output_while_the_command_runs(cli: Cli, shell: str, workspace: Path) -> None:
     command = "echo first; until [ -e go ]; do sleep 0.02; done; echo second"
     with cli.start("exec", shell, "--", command) as running:
         assert running.stdout is not None
@@ -105,7 +107,7 @@ def test_output_comes_while_the_command_runs(cli: Cli, shell: str, workspace: Pa
     assert running.returncode == 0
 
 
-def test_a_command_that_runs_out_of_time_is_ended_and_the_shell_answers(
+def test_a_command_that_times_out_is_ended_and_the_shell_answers(
     cli: Cli, shell: str, workspace: Path
 ) -> None:
     cli("exec", shell, "--", "x=kept")
@@ -123,7 +125,7 @@ def test_a_command_that_runs_out_of_time_is_ended_and_the_shell_answers(
     assert "the shell is free" in document["hint"]
 
 
-def test_a_shell_that_exits_is_named_and_comes_back_with_a_checkpoint(cli: Cli, shell: str) -> None:
+def test_the_exit_of_a_shell_is_reported_and_a_restore_brings_it_back(cli: Cli, shell: str) -> None:
     cli("exec", shell, "--", "x=kept")
     cli("snapshot", shell, "before")
     ended = cli.run("exec", shell, "--", "echo bye; exit 3")
@@ -138,13 +140,13 @@ def test_a_shell_that_exits_is_named_and_comes_back_with_a_checkpoint(cli: Cli, 
     assert cli("exec", shell, "--", "echo $x") == "kept"
 
 
-def test_a_session_lives_on_when_its_command_line_has_ended(cli: Cli, shell: str) -> None:
+def test_a_session_keeps_running_after_its_command_line_has_ended(cli: Cli, shell: str) -> None:
     cli("exec", shell, "--", "(while :; do date +%N >/tmp/tick; sleep 0.02; done) & echo $! >/tmp/pid")
     cli("exec", shell, "--", "rm /tmp/tick; until [ -s /tmp/tick ]; do sleep 0.02; done")
     assert cli("exec", shell, "--", "kill -0 $(cat /tmp/pid) && echo alive") == "alive"
 
 
-def test_the_environment_of_the_caller_stays_outside(cli: Cli, shell: str) -> None:
+def test_the_callers_environment_variables_stay_outside(cli: Cli, shell: str) -> None:
     cli.env["SECRET_OF_CALLER"] = "hidden"
     assert cli("exec", shell, "--", "echo [$SECRET_OF_CALLER]") == "[]"
     assert os.fspath(cli.state_dir) not in cli("exec", shell, "--", "env")

@@ -1,4 +1,4 @@
-"""Files-only checkpoints, park, suspend, resume and manual mode as people type them."""
+"""Files-only checkpoints, park, suspend, resume and manual mode as users type them."""
 
 import re
 import subprocess
@@ -9,7 +9,7 @@ from support.waiting import wait_for
 from waypoint.kernel.processes.process_tree import end_tree
 
 
-def test_files_only_checkpoints_are_told_apart(cli: Cli, shell: str) -> None:
+def test_files_only_checkpoints_are_shown_as_such(cli: Cli, shell: str) -> None:
     cli("exec", shell, "--", "x=gone; echo kept >/root/note")
     said = cli("snapshot", shell, "files", "--files-only")
     assert said == "Checkpoint 'files' created successfully"
@@ -33,7 +33,7 @@ def test_a_branch_is_parked_by_either_verb(cli: Cli, shell: str) -> None:
     assert f"waypoint suspend {shell}" in refused.hint
 
 
-def test_suspend_says_what_is_kept_and_what_is_lost(cli: Cli, shell: str) -> None:
+def test_suspend_reports_what_is_kept_and_what_is_lost(cli: Cli, shell: str) -> None:
     cli("exec", shell, "--", "x=kept")
     lines = cli("suspend", shell).splitlines()
     assert lines == [
@@ -60,7 +60,7 @@ def test_suspend_says_what_is_kept_and_what_is_lost(cli: Cli, shell: str) -> Non
     assert cli.document("resume", shell)["branches"][0]["status"] == "running"
 
 
-def test_a_program_of_the_host_goes_back_with_its_files(cli: Cli, workspace: Path) -> None:
+def test_a_restore_takes_a_host_program_back_with_its_files(cli: Cli, workspace: Path) -> None:
     document = cli.document("init", str(workspace), "--work-dir")
     session, work = str(document["session_id"]), Path(str(document["directory"]))
     assert work.name == "work"
@@ -76,7 +76,7 @@ def test_a_program_of_the_host_goes_back_with_its_files(cli: Cli, workspace: Pat
         said = cli("snapshot", session, "early", "--pid", str(program.pid))
         assert said == "Checkpoint 'early' created successfully"
         assert "kind=process" in cli("list", session)
-        end_tree(program.pid)  # its child too, which has the pid for its group
+        end_tree(program.pid)  # its child too, which has the pid as its process group
         program.wait()
         (work / "steps").unlink()
         assert cli("restore", session, "early") == f"Checkpoint 'early' restored, new PID: {program.pid}"

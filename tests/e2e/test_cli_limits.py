@@ -1,4 +1,4 @@
-"""Limits through the command line: what the options take, what is said when one is reached, what list shows."""
+"""Limits through the command line: valid options, the message when a limit is reached, and what list shows."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ def limited(cli: Cli, workspace: Path) -> str:
     return cli("init", os.fspath(workspace), *options, "--quiet").partition(",")[0]
 
 
-def test_a_limit_that_was_reached_is_told_after_the_output(cli: Cli, limited: str) -> None:
+def test_a_reached_limit_is_reported_after_the_output(cli: Cli, limited: str) -> None:
     for arguments in ((limited, "--"), (limited, "--isolated", "--"), (limited, "--terminal", "main", "--")):
         ended = cli.run("exec", *arguments, f"echo before; {HOG} 2>/dev/null; echo after")
         assert (ended.exit_code, ended.lines[0], ended.lines[-1]) == (0, "before", "after")
@@ -28,14 +28,14 @@ def test_a_limit_that_was_reached_is_told_after_the_output(cli: Cli, limited: st
     assert "limits_reached" not in cli.document("exec", limited, "--", "true")
 
 
-def test_a_failure_that_a_limit_explains_names_it(cli: Cli, limited: str) -> None:
+def test_a_failure_caused_by_a_limit_names_the_limit(cli: Cli, limited: str) -> None:
     error = cli.failure_document("exec", limited, "--", "y=$(head -c 200M /dev/zero | tr '\\0' y)")
     assert error["code"] == "shell_died"
     assert error["message"].endswith(f"was killed by SIGKILL; {KILLED}")
     assert error["limits_reached"] == [REACHED]
 
 
-def test_list_shows_the_limits_and_what_each_branch_uses_of_them(cli: Cli, limited: str) -> None:
+def test_list_shows_the_limits_and_the_usage_of_each_branch(cli: Cli, limited: str) -> None:
     cli("snapshot", limited, "point")
     cli("fork", limited, "point")
     document = cli.document("list", limited)
@@ -64,7 +64,7 @@ def test_list_shows_the_limits_and_what_each_branch_uses_of_them(cli: Cli, limit
         ("--disk", "100K", "a disk limit of 100K", "at least 16M"),
     ],
 )
-def test_a_limit_that_makes_no_sense_is_refused(
+def test_an_invalid_limit_is_refused(
     cli: Cli, workspace: Path, option: str, value: str, said: str, hint: str
 ) -> None:
     failure = cli.failure("init", os.fspath(workspace), f"{option}={value}")
@@ -74,7 +74,7 @@ def test_a_limit_that_makes_no_sense_is_refused(
     assert cli("list", "--quiet") == ""
 
 
-def test_doctor_says_which_controllers_there_are(cli: Cli) -> None:
+def test_doctor_lists_the_cgroup_controllers(cli: Cli) -> None:
     told = cli.run("doctor").text
     for name in ("memory controller", "cpu controller", "pids controller", "btrfs simple quotas"):
         assert name in told

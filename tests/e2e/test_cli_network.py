@@ -40,7 +40,7 @@ def free_port() -> int:
         return port
 
 
-def test_a_server_in_a_branch_is_reached_until_it_is_taken_back(cli: Cli, shell: str) -> None:
+def test_an_exposed_server_is_reached_until_unexpose(cli: Cli, shell: str) -> None:
     cli("exec", shell, "--", "echo first >/tmp/page")
     serve(cli, shell, 8000)
     cli("snapshot", shell, "serving")
@@ -64,7 +64,7 @@ def test_a_server_in_a_branch_is_reached_until_it_is_taken_back(cli: Cli, shell:
         read(place, "page")
 
 
-def test_a_port_that_was_asked_for_is_the_one_or_none(cli: Cli, shell: str) -> None:
+def test_a_requested_host_port_is_used_or_refused(cli: Cli, shell: str) -> None:
     port = free_port()
     text = cli("expose", shell, "8000", "--host-port", str(port))
     assert text == f"127.0.0.1:{port} forwards to port 8000 of branch 'main' (nothing listens there yet)"
@@ -86,12 +86,14 @@ def test_a_port_that_was_asked_for_is_the_one_or_none(cli: Cli, shell: str) -> N
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )
-def test_refusals(cli: Cli, shell: str, words: list[str], exit_code: int, code: str) -> None:
+def test_wrong_uses_of_ports_are_refused(
+    cli: Cli, shell: str, words: list[str], exit_code: int, code: str
+) -> None:
     failure = cli.failure(*(word.replace("SHELL", shell) for word in words))
     assert (failure.exit_code, failure.code) == (exit_code, code)
 
 
-def test_what_a_session_reaches_is_chosen_when_it_is_made(cli: Cli, workspace: Path) -> None:
+def test_init_chooses_what_a_session_can_reach(cli: Cli, workspace: Path) -> None:
     isolated = cli("init", os.fspath(workspace), "--net", "isolated", "--quiet").partition(",")[0]
     assert cli("exec", isolated, "--", "ip -br link | wc -l") == "1"
     assert cli.document("init", os.fspath(workspace))["network"] == "nat"
@@ -100,7 +102,7 @@ def test_what_a_session_reaches_is_chosen_when_it_is_made(cli: Cli, workspace: P
     assert cli("exec", allowed, "--", "curl -s --max-time 20 http://198.18.0.2/; echo $?") == "7"
 
 
-def test_what_sharing_the_network_of_the_host_costs_is_said(cli: Cli, workspace: Path) -> None:
+def test_sharing_the_hosts_network_prints_a_warning(cli: Cli, workspace: Path) -> None:
     ended = cli.run("init", os.fspath(workspace), "--net", "host")
     assert ended.exit_code == 0
     assert "shares the host's network" in ended.err
@@ -117,7 +119,7 @@ def test_what_sharing_the_network_of_the_host_costs_is_said(cli: Cli, workspace:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
 )
-def test_what_cannot_be_allowed_is_named_and_nothing_is_made(
+def test_an_invalid_allow_list_entry_is_reported_and_nothing_is_made(
     cli: Cli, workspace: Path, words: list[str], said: str
 ) -> None:
     failure = cli.failure("init", os.fspath(workspace), *words)
@@ -126,8 +128,8 @@ def test_what_cannot_be_allowed_is_named_and_nothing_is_made(
     assert cli("list", "--quiet") == ""
 
 
-def test_whoever_reads_what_init_prints_is_not_kept_waiting(cli: Cli, workspace: Path) -> None:
-    """Neither what leads out of the session nor what forwards its ports holds the caller's output open."""
+def test_the_output_of_init_and_expose_ends_with_the_command(cli: Cli, workspace: Path) -> None:
+    """Neither the NAT of the session nor its forwarder keeps the caller's output open."""
     process = cli.start("init", os.fspath(workspace), "--quiet")
     out, _ = process.communicate(timeout=60)
     session = out.decode().partition(",")[0]
@@ -136,7 +138,7 @@ def test_whoever_reads_what_init_prints_is_not_kept_waiting(cli: Cli, workspace:
     assert b"forwards to port 8000" in out
 
 
-def test_the_host_says_what_it_lacks_for_a_network(cli: Cli) -> None:
+def test_doctor_reports_what_a_network_needs(cli: Cli) -> None:
     abilities = {ability["name"]: ability for ability in cli.document("doctor")["abilities"]}
     for name in ("slirp4netns", "tap devices", "egress rules"):
         assert abilities[name]["found"], abilities[name]

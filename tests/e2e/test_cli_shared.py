@@ -1,4 +1,4 @@
-"""Volumes, secrets and what is hidden, as the command line tells of them."""
+"""Volumes, secrets and hidden paths through the command line."""
 
 import os
 import secrets
@@ -31,7 +31,7 @@ def home(cli: Cli) -> Path:
     return home
 
 
-def test_volumes_and_secrets_from_creation_to_restore(cli: Cli, workspace: Path, shared: Path) -> None:
+def test_volumes_and_secrets_work_from_creation_to_restore(cli: Cli, workspace: Path, shared: Path) -> None:
     made = cli.run(
         *("init", os.fspath(workspace), "--name", "demo"),
         *("--volume", f"{shared}:/data", "--volume", f"{shared}/file:/srv/file:ro"),
@@ -90,7 +90,7 @@ def test_volumes_and_secrets_from_creation_to_restore(cli: Cli, workspace: Path,
         ("--show", "/etc/ssl/private/key", "usage"),
     ],
 )
-def test_what_cannot_be_shared_or_hidden_is_told(
+def test_what_cannot_be_shared_or_hidden_is_refused(
     cli: Cli, workspace: Path, option: str, value: str, code: str
 ) -> None:
     failure = cli.failure("init", os.fspath(workspace), f"{option}={value}")
@@ -98,7 +98,7 @@ def test_what_cannot_be_shared_or_hidden_is_told(
     assert cli("list", "--quiet") == ""
 
 
-def test_init_says_what_is_hidden_and_what_is_not(cli: Cli, workspace: Path, home: Path) -> None:
+def test_init_reports_what_is_hidden_and_what_is_not(cli: Cli, workspace: Path, home: Path) -> None:
     made = cli.run("init", os.fspath(workspace), "--name", "demo", "--show", f"{home}/.netrc")
     (note,) = [line for line in made.err.splitlines() if "hidden from the session" in line]
     assert note.startswith("waypoint: hidden from the session: ~/.ssh ")
@@ -113,7 +113,7 @@ def test_init_says_what_is_hidden_and_what_is_not(cli: Cli, workspace: Path, hom
     assert quiet.err == ""
 
 
-def test_the_configuration_file_is_heeded(cli: Cli, workspace: Path, home: Path) -> None:
+def test_the_configuration_file_sets_what_is_hidden(cli: Cli, workspace: Path, home: Path) -> None:
     (workspace / "private").write_text("mine\n")
     config = home / ".waypoint/config.json"
     config.parent.mkdir()
@@ -128,7 +128,7 @@ def test_the_configuration_file_is_heeded(cli: Cli, workspace: Path, home: Path)
     assert failure.message == f"configuration file {bad}: hide must be a list of strings"
 
 
-def test_nothing_of_the_callers_environment_gets_in(cli: Cli, workspace: Path) -> None:
+def test_no_environment_variable_of_the_caller_gets_in(cli: Cli, workspace: Path) -> None:
     env = {"AWS_SECRET_ACCESS_KEY": "do-not-tell", "SSH_AUTH_SOCK": "/tmp/do-not-tell"}
     assert cli.run("init", os.fspath(workspace), "--name", "demo", env=env).exit_code == 0
     for words in (["exec", "demo"], ["exec", "--isolated", "demo"]):

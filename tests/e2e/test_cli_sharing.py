@@ -1,4 +1,4 @@
-"""Several processes on one session: different branches at once, one branch in turn."""
+"""Several processes use one session: different branches at once, one branch in turn."""
 
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ UNTIL_GO = "echo running; until [ -e go ]; do sleep 0.02; done; echo done"
 
 @contextmanager
 def running_command(cli: Cli, target: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """A command line that runs in the branch until ``go`` is there, or the block ends."""
+    """A command line that runs in the branch until the file ``go`` exists or the block ends."""
     with cli.start("exec", target, "--", UNTIL_GO) as process:
         try:
             assert process.stdout is not None
@@ -30,9 +30,7 @@ def live(cli: Cli, session: str, branch: str, path: Path) -> Path:
     return Path(f"{cli.state_dir}/sessions/{session}/{branch}{path}")
 
 
-def test_a_second_command_waits_for_the_first_or_is_told_that_it_runs(
-    cli: Cli, shell: str, workspace: Path
-) -> None:
+def test_a_second_command_waits_for_the_first_or_reports_busy(cli: Cli, shell: str, workspace: Path) -> None:
     with running_command(cli, shell) as first:
         failure = cli.failure("exec", shell, "--no-wait", "--", "echo second")
         assert (failure.exit_code, failure.code) == (125, "busy")
@@ -47,7 +45,7 @@ def test_a_second_command_waits_for_the_first_or_is_told_that_it_runs(
             assert (out, second.returncode) == (b"second\n", 0)
 
 
-def test_a_branch_that_is_worked_on_is_busy_without_waiting(cli: Cli, shell: str) -> None:
+def test_without_waiting_a_branch_in_use_is_reported_busy(cli: Cli, shell: str) -> None:
     cli("fork", shell, "main", "--id", "side")
     with locked(Layout(cli.state_dir).lock(branch_lock(shell, "side")), what="the test"):
         for words in (
@@ -65,7 +63,7 @@ def test_a_branch_that_is_worked_on_is_busy_without_waiting(cli: Cli, shell: str
         assert cli("snapshot", shell, "of-main", "--quiet") == "of-main"  # main is free
 
 
-def test_a_second_caller_waits_its_turn(cli: Cli, shell: str) -> None:
+def test_a_second_caller_waits_for_the_branch_lock(cli: Cli, shell: str) -> None:
     with locked(Layout(cli.state_dir).lock(branch_lock(shell, "main")), what="the test"):
         waiting = cli.start("snapshot", shell, "later", "--quiet")
         with pytest.raises(subprocess.TimeoutExpired):
@@ -89,7 +87,7 @@ def test_two_processes_work_on_different_branches_at_once(cli: Cli, shell: str, 
             assert (out, process.returncode) == (b"done\n", 0)
 
 
-def test_a_command_of_a_branch_that_is_restored_is_told_so(cli: Cli, shell: str) -> None:
+def test_a_command_in_a_restored_branch_fails_with_that_reason(cli: Cli, shell: str) -> None:
     cli("snapshot", shell, "before")
     with running_command(cli, shell) as process:
         cli("restore", shell, "before")
@@ -98,7 +96,7 @@ def test_a_command_of_a_branch_that_is_restored_is_told_so(cli: Cli, shell: str)
         assert f"branch 'main' of session {shell} was restored while the command ran" in err.decode()
 
 
-def test_processes_that_snapshot_one_branch_at_the_same_time_all_succeed(cli: Cli, shell: str) -> None:
+def test_concurrent_snapshots_of_one_branch_all_succeed(cli: Cli, shell: str) -> None:
     callers = [cli.start("snapshot", shell, "--quiet") for _ in range(4)]
     names = {caller.communicate(timeout=60)[0].decode().strip() for caller in callers}
     assert [caller.returncode for caller in callers] == [0, 0, 0, 0]
@@ -106,7 +104,7 @@ def test_processes_that_snapshot_one_branch_at_the_same_time_all_succeed(cli: Cl
     assert len(names) == 4
 
 
-def test_cleanup_does_not_take_a_session_away_from_under_a_command(cli: Cli, shell: str) -> None:
+def test_cleanup_is_refused_while_a_command_runs(cli: Cli, shell: str) -> None:
     with running_command(cli, shell) as command:
         failure = cli.failure("cleanup", shell)
         assert (failure.exit_code, failure.code) == (5, "busy")
@@ -115,7 +113,7 @@ def test_cleanup_does_not_take_a_session_away_from_under_a_command(cli: Cli, she
         assert command.wait(60) == 125
 
 
-def test_a_command_whose_reader_goes_away_is_ended(cli: Cli, shell: str) -> None:
+def test_a_command_whose_output_is_closed_is_ended(cli: Cli, shell: str) -> None:
     with cli.start("exec", shell, "--", "yes") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"y\n"
@@ -125,7 +123,7 @@ def test_a_command_whose_reader_goes_away_is_ended(cli: Cli, shell: str) -> None
     assert cli("exec", shell, "--", "jobs; pgrep -c -x yes || true") == "0"
 
 
-def test_a_command_in_a_branch_that_is_destroyed_is_told_so(cli: Cli, shell: str) -> None:
+def test_a_command_in_a_destroyed_branch_fails_with_that_reason(cli: Cli, shell: str) -> None:
     cli("fork", shell, "main", "--id", "side")
     with running_command(cli, f"{shell}:side") as command:
         cli("destroy", f"{shell}:side")

@@ -1,4 +1,4 @@
-"""Terminals through the command line: open, type, look, wait; and programs on them that go on in every branch."""
+"""Terminals through the command line: open, type, look, wait; their programs keep running in every branch."""
 
 import os
 import re
@@ -25,19 +25,19 @@ def wait_for(cli: Cli, target: str, *condition: str) -> None:
 
 
 def wait_until_it_sleeps(cli: Cli, session: str) -> None:
-    """An interrupt that meets bash while it starts a program can make it forget that program."""
+    """Wait until sleep runs: if an interrupt arrives while bash starts a program, bash can forget that program."""
     cli("exec", session, "--isolated", "--", "until pgrep -x sleep; do :; done")
 
 
 def screen(cli: Cli, target: str, *options: str) -> str:
-    """What a terminal shows, without the empty lines at its end."""
+    """Return what a terminal shows, without the empty lines at its end."""
     return cli.run("screen", target, *options).text.rstrip("\n")
 
 
-def come_back(cli: Cli, session: str) -> list[str]:
-    """Return to this point in both ways: ``main`` restored, and a fork beside it."""
+def return_both_ways(cli: Cli, session: str) -> list[str]:
+    """Save this point and return to it in both ways: ``main`` restored, and a fork."""
     cli("snapshot", session, "point")
-    cli("send", session, "C-c", "C-c")  # what happens next is not to be seen again
+    cli("send", session, "C-c", "C-c")  # a change that the restore must undo
     cli("restore", session, "point")
     return [session, f"{session}:{cli('fork', session, 'point', '--quiet')}"]
 
@@ -73,7 +73,7 @@ def test_init_gives_the_first_terminal_its_size(cli: Cli, workspace: Path) -> No
     assert cli("exec", session, "--", "stty size") == "30 100"
 
 
-def test_terminals_that_are_not_there_are_not_found_and_taken_names_are_refused(cli: Cli, shell: str) -> None:
+def test_an_unknown_terminal_is_not_found_and_a_taken_name_is_refused(cli: Cli, shell: str) -> None:
     for words in (
         ["send", shell, "--terminal", "none", "x"],
         ["screen", shell, "--terminal", "none"],
@@ -114,7 +114,7 @@ def test_wrong_sizes_names_patterns_and_numbers_are_wrong_usage(cli: Cli, shell:
 # -- type, look, wait
 
 
-def test_text_and_keys_by_name_are_typed(cli: Cli, shell: str) -> None:
+def test_send_types_text_and_named_keys(cli: Cli, shell: str) -> None:
     cli("send", shell, "cat -v", "Enter")
     cli("send", shell, "a b", "Space", "x", "BSpace", "F5", "M-x", "Up", "Enter")
     wait_for(cli, shell, "--text", r"^a b \^\[\[15~\^\[x\^\[\[A$")
@@ -126,7 +126,7 @@ def test_text_and_keys_by_name_are_typed(cli: Cli, shell: str) -> None:
     assert cli("exec", shell, "--", "echo free") == "free"
 
 
-def test_each_terminal_has_a_screen_and_keys_of_its_own(cli: Cli, shell: str) -> None:
+def test_each_terminal_has_its_own_screen_and_keys(cli: Cli, shell: str) -> None:
     cli("terminal", "new", shell, "side", "--size", "50x6")
     cli("send", shell, "--terminal", "side", "echo $((40+2)); sleep 600", "Enter")
     wait_for(cli, shell, "--terminal", "side", "--text", "^42$")
@@ -140,7 +140,9 @@ def test_each_terminal_has_a_screen_and_keys_of_its_own(cli: Cli, shell: str) ->
     assert cli("exec", shell, "--terminal", "side", "--", "echo $((1+1))") == "2"
 
 
-def test_the_screen_as_text_colours_page_and_document(cli: Cli, shell: str, tmp_path: Path) -> None:
+def test_the_screen_is_printed_as_text_colours_page_and_document(
+    cli: Cli, shell: str, tmp_path: Path
+) -> None:
     cli("terminal", "resize", shell, "main", "60x10")
     cli("exec", shell, "--", r"clear; seq 20; printf '<b>&\033[31mred\033[m'")
     shown = cli.run("screen", shell)
@@ -164,7 +166,7 @@ def test_the_screen_as_text_colours_page_and_document(cli: Cli, shell: str, tmp_
     assert file.read_bytes() == shown.out
 
 
-def test_the_screen_as_a_picture_to_a_pipe_and_to_a_file(cli: Cli, shell: str, tmp_path: Path) -> None:
+def test_the_screen_is_written_as_a_picture_to_a_pipe_or_file(cli: Cli, shell: str, tmp_path: Path) -> None:
     def size_of(image: bytes) -> tuple[int, int]:
         assert image.startswith(PNG)
         width, height = struct.unpack(">II", image[16:24])
@@ -181,9 +183,9 @@ def test_the_screen_as_a_picture_to_a_pipe_and_to_a_file(cli: Cli, shell: str, t
     assert cli.failure_document("screen", shell, "--format", "png")["code"] == "usage"
 
 
-def test_waiting_for_text_silence_and_the_end_and_in_vain(cli: Cli, shell: str) -> None:
+def test_wait_for_waits_for_text_silence_or_the_end_or_times_out(cli: Cli, shell: str) -> None:
     cli("send", shell, "seq 200; sleep 600", "Enter")
-    wait_for(cli, shell, "--text", "^150$")  # also what scrolled by
+    wait_for(cli, shell, "--text", "^150$")  # also text that has scrolled away
     wait_for(cli, shell, "--idle", "50")
     for condition, said in (
         (["--exit"], "did not end"),
@@ -195,7 +197,7 @@ def test_waiting_for_text_silence_and_the_end_and_in_vain(cli: Cli, shell: str) 
     wait_until_it_sleeps(cli, shell)
     cli("interrupt", shell)
     wait_for(cli, shell, "--exit")
-    # A group of its own that is never empty: a key that meets the shell between two programs reaches nobody.
+    # A separate process group that is never empty: a key that arrives between two programs of the shell is lost.
     cli("send", shell, "sh -c 'trap exit INT; while sleep 0.01; do echo busy; done'", "Enter")
     wait_for(cli, shell, "--text", "^busy$")
     assert cli.run("wait-for", shell, "--idle", "5000", "--timeout", "0.2").exit_code == 124
@@ -208,7 +210,7 @@ def test_waiting_for_text_silence_and_the_end_and_in_vain(cli: Cli, shell: str) 
 # -- the same in every branch
 
 
-def test_a_loop_saved_while_it_prints_goes_on_in_two_forks_without_a_gap(cli: Cli, shell: str) -> None:
+def test_a_loop_saved_while_printing_continues_in_two_forks_without_a_gap(cli: Cli, shell: str) -> None:
     held = "[ $i != 150 ] || until [ -e /tmp/go ]; do sleep 0.02; done"
     loop = f"for i in $(seq 1 200); do echo $i; {held}; sleep 0.01; done"
     job = cli("exec", shell, "--detach", "--quiet", "--", loop)
@@ -224,18 +226,18 @@ def test_a_loop_saved_while_it_prints_goes_on_in_two_forks_without_a_gap(cli: Cl
         assert screen(cli, target).split("\n")[-2:] == ["199", "200"]
 
 
-def test_a_question_is_answered_differently_in_each_branch(cli: Cli, shell: str) -> None:
+def test_each_branch_can_answer_a_prompt_differently(cli: Cli, shell: str) -> None:
     cli("send", shell, "read -p 'Really? ' answer; echo \"<$answer>\"", "Enter")
     wait_for(cli, shell, "--text", r"^Really\? $")
     cli("send", shell, "ye")
     wait_for(cli, shell, "--text", r"^Really\? ye$")
-    for number, target in enumerate(come_back(cli, shell)):
+    for number, target in enumerate(return_both_ways(cli, shell)):
         assert screen(cli, target).endswith("\nReally? ye")
         cli("send", target, f"s {number}", "Enter")
         wait_for(cli, target, "--text", rf"^<yes {number}>$")
 
 
-def test_vim_is_in_the_middle_of_an_edit_in_each_branch(cli: Cli, shell: str) -> None:
+def test_vim_keeps_an_unfinished_edit_in_each_branch(cli: Cli, shell: str) -> None:
     cli("exec", shell, "--", "export TERM=xterm-256color")
     cli("send", shell, "vim -u NONE -N /tmp/note", "Enter")
     wait_for(cli, shell, "--text", r'"/tmp/note" \[New')
@@ -243,18 +245,18 @@ def test_vim_is_in_the_middle_of_an_edit_in_each_branch(cli: Cli, shell: str) ->
     wait_for(cli, shell, "--text", "^second")
     before = cli.document("screen", shell)
     assert before["alternate"]
-    for number, target in enumerate(come_back(cli, shell)):
+    for number, target in enumerate(return_both_ways(cli, shell)):
         assert cli.document("screen", target) == before
         cli("send", target, f" line of {number}", "Escape", ":wq", "Enter")
         wait_for(cli, target, "--exit")
         assert cli("exec", target, "--", "cat /tmp/note") == f"first line\nsecond line of {number}"
 
 
-def test_top_goes_on_drawing_in_each_branch(cli: Cli, shell: str) -> None:
+def test_top_keeps_drawing_in_each_branch(cli: Cli, shell: str) -> None:
     cli("exec", shell, "--", "export TERM=xterm-256color")
     cli("send", shell, "top -d 0.1", "Enter")
     wait_for(cli, shell, "--text", r"PID +USER")
-    for target in come_back(cli, shell):
+    for target in return_both_ways(cli, shell):
         assert re.search(r"PID +USER", screen(cli, target))
         cli("exec", target, "--detach", "--isolated", "--", "exec -a newcomer sleep 600 || sleep 601")
         wait_for(cli, target, "--text", r"\d (sleep|newcomer)")
@@ -262,7 +264,7 @@ def test_top_goes_on_drawing_in_each_branch(cli: Cli, shell: str) -> None:
         wait_for(cli, target, "--exit")
 
 
-def test_tmux_inside_with_a_python_prompt_goes_on_in_each_branch(cli: Cli, shell: str) -> None:
+def test_tmux_with_a_python_prompt_keeps_running_in_each_branch(cli: Cli, shell: str) -> None:
     cli("exec", shell, "--", "export TERM=xterm-256color LANG=C.UTF-8")
     cli("send", shell, "tmux -f /dev/null -L inner new -s work 'python3 -q'", "Enter")
     wait_for(cli, shell, "--text", r"^>>> $")
@@ -270,7 +272,7 @@ def test_tmux_inside_with_a_python_prompt_goes_on_in_each_branch(cli: Cli, shell
     wait_for(cli, shell, "--text", r"print\('the', ans$")
     before = screen(cli, shell)
     assert re.search(r"^\[work\] 0:", before, re.MULTILINE)  # tmux's own line
-    for target in come_back(cli, shell):
+    for target in return_both_ways(cli, shell):
         assert screen(cli, target).split("\n")[:-1] == before.split("\n")[:-1]
         cli("send", target, "wer)", "Enter")
         wait_for(cli, target, "--text", r"^the 42$")
@@ -291,7 +293,7 @@ def tmux(tmp_path: Path) -> Iterator["Tmux"]:
 
 
 class Tmux:
-    """A tmux server of the host, on a socket of its own."""
+    """A tmux server on the host, with its own socket."""
 
     def __init__(self, directory: Path) -> None:
         (directory / "tmux.conf").write_text("set -g status off\nset -g remain-on-exit on\n")
@@ -321,7 +323,7 @@ class Tmux:
             assert time.monotonic() < deadline, f"{pattern!r} is not in:\n{shown}"
 
 
-def test_attach_works_in_a_tmux_of_the_host(cli: Cli, shell: str, tmux: Tmux) -> None:
+def test_attach_works_inside_tmux_on_the_host(cli: Cli, shell: str, tmux: Tmux) -> None:
     command = f"{WAYPOINT} --state-dir {cli.state_dir} attach {shell}"
     tmux.run("new-session", "-d", "-s", "work", "-x", "90", "-y", "25", command)
     tmux.wait_for(r"C-\] detaches")

@@ -6,7 +6,7 @@ from pathlib import Path
 from support.command_line import Cli
 
 
-def test_a_privileged_session_is_made_and_shown_with_a_warning(cli: Cli, workspace: Path) -> None:
+def test_a_privileged_session_prints_a_warning(cli: Cli, workspace: Path) -> None:
     made = cli.run("init", os.fspath(workspace), "--quiet", "--privileged", "--name", "bare")
     assert made.exit_code == 0
     assert "warning" in made.err
@@ -22,14 +22,14 @@ def test_a_privileged_session_is_made_and_shown_with_a_warning(cli: Cli, workspa
     assert [session["walls"]["privileged"] for session in cli.document("list")["sessions"]] == [True, False]
 
 
-def test_no_walls_and_a_wall_around_the_network_contradict_each_other(cli: Cli, workspace: Path) -> None:
+def test_no_walls_cannot_be_combined_with_an_allow_list(cli: Cli, workspace: Path) -> None:
     failure = cli.failure("init", os.fspath(workspace), "--privileged", "--allow", "192.0.2.1")
     assert (failure.exit_code, failure.code) == (2, "usage")
     assert "privileged" in failure.message
     assert cli("list", "--quiet") == ""
 
 
-def test_user_read_only_base_and_no_new_privileges(cli: Cli, workspace: Path) -> None:
+def test_init_takes_user_read_only_base_and_no_new_privileges(cli: Cli, workspace: Path) -> None:
     options = ("--user", "daemon", "--read-only-base", "--no-new-privs")
     session = cli("init", os.fspath(workspace), "--quiet", *options).partition(",")[0]
     cli("snapshot", session, "point")
@@ -42,7 +42,7 @@ def test_user_read_only_base_and_no_new_privileges(cli: Cli, workspace: Path) ->
     assert cli.document("list", session)["user"] == "daemon"
 
 
-def test_a_user_that_is_not_there_is_named(cli: Cli, workspace: Path) -> None:
+def test_an_unknown_user_is_reported_by_name(cli: Cli, workspace: Path) -> None:
     failure = cli.failure("init", os.fspath(workspace), "--user", "no-such-user")
     assert (failure.exit_code, failure.code, failure.message) == (
         3,

@@ -1,4 +1,4 @@
-"""Completion: what may follow the words typed so far, and the scripts by which real shells ask for it."""
+"""Completion: what may follow the words typed so far, and the scripts by which shells ask for it."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def candidates(cli: Cli, *words: str) -> list[str]:
     return cli("__complete", *words).split()
 
 
-def test_verbs_and_their_actions_follow_nothing_and_the_common_options(cli: Cli) -> None:
+def test_verbs_and_actions_are_offered_first_and_after_common_options(cli: Cli) -> None:
     assert set(candidates(cli, "")) >= VERBS
     assert candidates(cli, "wait") == ["wait", "wait-for"]
     assert candidates(cli, "--json", "--state-dir", "/somewhere", "sna") == ["snapshot"]
@@ -40,8 +40,8 @@ def test_verbs_and_their_actions_follow_nothing_and_the_common_options(cli: Cli)
     assert candidates(cli, "pool", "r") == ["resize"]
 
 
-def test_names_of_what_there_is_follow_and_nothing_is_changed(cli: Cli, named: str) -> None:
-    before = whole_of(cli, named)
+def test_existing_names_are_offered_and_nothing_is_changed(cli: Cli, named: str) -> None:
+    before = everything_in(cli, named)
     assert candidates(cli, "exec", "") == ["demo", "demo:main", "demo:side"]
     assert candidates(cli, "exec", "demo:") == ["demo:main", "demo:side"]
     assert candidates(cli, "attach", "demo:s") == ["demo:side"]
@@ -55,10 +55,10 @@ def test_names_of_what_there_is_follow_and_nothing_is_changed(cli: Cli, named: s
     assert candidates(cli, "wait", named, "") == cli("jobs", named, "--quiet").split()
     elsewhere = ("--state-dir", os.fspath(cli.state_dir), "cleanup", "")
     assert cli.run("__complete", *elsewhere, env={"WAYPOINT_STATE_DIR": "/nowhere"}).lines == ["demo"]
-    assert whole_of(cli, named) == before
+    assert everything_in(cli, named) == before
 
 
-def whole_of(cli: Cli, session: str) -> object:
+def everything_in(cli: Cli, session: str) -> object:
     document = cli.document("list", session)
     return [
         [(point["id"], point["parent"]) for point in document["checkpoints"]],
@@ -67,8 +67,8 @@ def whole_of(cli: Cli, session: str) -> object:
     ]
 
 
-def test_words_of_the_originals_are_completed_too(cli: Cli, named: str) -> None:
-    before = whole_of(cli, named)
+def test_older_command_words_are_completed_too(cli: Cli, named: str) -> None:
+    before = everything_in(cli, named)
     assert set(candidates(cli, "")) >= {"create", "checkpoint", "fork-exec"}
     assert candidates(cli, "create", "") == candidates(cli, "fork-exec", "d") == ["demo"]
     assert candidates(cli, "fork-exec", named, "") == ["main", "side"]
@@ -86,24 +86,24 @@ def test_words_of_the_originals_are_completed_too(cli: Cli, named: str) -> None:
         check=True,
     )
     assert lite.stdout == b"later\n"
-    assert whole_of(cli, named) == before
+    assert everything_in(cli, named) == before
 
 
-def test_options_are_offered_where_one_was_begun_and_choices_as_their_values(cli: Cli) -> None:
+def test_options_are_offered_after_a_dash_and_choices_as_their_values(cli: Cli) -> None:
     assert candidates(cli, "screen", "any", "--fo") == ["--format"]
     assert "--isolated" in candidates(cli, "exec", "any", "--")
-    assert not any(word.startswith("-") for word in candidates(cli, ""))  # they would bury the names
-    assert candidates(cli, "exec", "any", "--", "--iso") == []  # that is the command's
+    assert not any(word.startswith("-") for word in candidates(cli, ""))  # they would hide the names
+    assert candidates(cli, "exec", "any", "--", "--iso") == []  # this option is the command's
     assert candidates(cli, "screen", "any", "--format", "") == ["ansi", "html", "png", "text"]
     assert candidates(cli, "completion", "") == ["bash", "fish", "zsh"]
 
 
-def test_what_is_not_there_gives_nothing(cli: Cli) -> None:
+def test_unknown_names_give_no_candidates(cli: Cli) -> None:
     for words in (["fork", "nosuch", ""], ["wait", "nosuch:none", ""], ["restore", "../x", ""]):
         assert candidates(cli, *words) == []
 
 
-def test_without_a_state_directory_it_stays_silent_and_makes_none(cli: Cli, tmp_path: Path) -> None:
+def test_without_a_state_directory_completion_is_silent_and_makes_none(cli: Cli, tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     for words in (["exec", ""], ["fork", "x", ""], ["wait", "x", ""], [""]):
         ended = cli.run("__complete", *words, env={"WAYPOINT_STATE_DIR": os.fspath(nowhere)})
@@ -111,7 +111,7 @@ def test_without_a_state_directory_it_stays_silent_and_makes_none(cli: Cli, tmp_
     assert not nowhere.exists()
 
 
-def test_a_catalogue_that_cannot_be_read_gives_nothing_but_verbs(cli: Cli, tmp_path: Path) -> None:
+def test_with_an_unreadable_catalogue_only_verbs_are_offered(cli: Cli, tmp_path: Path) -> None:
     configured = tmp_path / ".waypoint/config.json"
     configured.parent.mkdir()
     configured.write_text(json.dumps({"no_such_setting": 1}))
@@ -122,7 +122,7 @@ def test_a_catalogue_that_cannot_be_read_gives_nothing_but_verbs(cli: Cli, tmp_p
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_scripts_are_for_their_shells(cli: Cli, tmp_path: Path, shell: str) -> None:
+def test_each_shell_accepts_its_script(cli: Cli, tmp_path: Path, shell: str) -> None:
     script = cli("completion", shell)
     assert script == cli("completion", shell, "--quiet")
     assert cli.document("completion", shell) == {"script": script + "\n"}
@@ -164,7 +164,7 @@ def test_the_tab_key_completes_in_a_real_shell(cli: Cli, named: str, shell: str)
         ):
             window.type(typed)
             window.wait_for(rf"^> {completed} ?$")
-            window.type("\x15")  # C-u: away with it
+            window.type("\x15")  # C-u deletes the line
             window.wait_for(r"^> $")
         window.type("waypoint fork demo \t\t")
         shown = window.wait_for(r"later +main +ready +side")

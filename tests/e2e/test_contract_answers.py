@@ -34,7 +34,7 @@ def lite(cli: Cli, *words: str, env: dict[str, str] | None = None) -> "subproces
 CHECKPOINT = {
     *("id", "parent_id", "layer_ids", "pid", "original_dir", "session_id", "created_from_fork_id"),
     *("created_at", "status"),
-    *("parent", "branch", "kind", "memory_bytes"),  # ours
+    *("parent", "branch", "kind", "memory_bytes"),  # our own fields
 }
 FORK = {
     *("id", "session_id", "base_checkpoint_id", "layer_ids", "original_dir", "root_dir", "upper_dir"),
@@ -44,7 +44,7 @@ FORK = {
 }
 
 
-def test_documents_have_the_fields_of_generation_c_and_ours(cli: Cli, shell: str) -> None:
+def test_documents_have_the_fields_of_generation_c_and_our_own(cli: Cli, shell: str) -> None:
     cli("checkpoint", shell, "first")
     cli("fork", shell, "first", "--id", "side")
     cli("snapshot", shell, "side", "second")
@@ -61,7 +61,7 @@ def test_documents_have_the_fields_of_generation_c_and_ours(cli: Cli, shell: str
     assert set(side["restore_breakdown"]) >= {"total_ms", "mount_ms", "criu_wall_ms", "sock_wait_ms"}
     assert side["socket_path"] == f"/proc/{side['pid']}/root/.waypoint/sock"
     assert os.path.exists(side["socket_path"])
-    assert [branch["id"] for branch in whole["branches"]] == ["main", "side"]  # ours, as ever
+    assert [branch["id"] for branch in whole["branches"]] == ["main", "side"]  # our own field, unchanged
 
     session = json.loads(cli("info", shell))
     assert session["type"] == "session"
@@ -88,7 +88,7 @@ def test_documents_have_the_fields_of_generation_c_and_ours(cli: Cli, shell: str
     assert cli.failure("info", "nosuch").exit_code == 3
 
 
-def test_info_tells_of_the_system_and_where_each_setting_is_from(cli: Cli, tmp_path: Path) -> None:
+def test_info_describes_the_system_and_the_source_of_each_setting(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "settings.json"
     file.write_text(json.dumps({"tmpfs_images": True, "phase_stats": True}))
     ended = cli.run("info", env={"WAYPOINT_CONFIG": os.fspath(file), "WAYPOINT_PHASE_STATS": "0"})
@@ -107,7 +107,7 @@ def test_info_tells_of_the_system_and_where_each_setting_is_from(cli: Cli, tmp_p
     assert (overlay["available"], overlay["kernel_version"]) == (True, os.uname().release)
 
 
-def test_phase_statistics_are_a_line_more(cli: Cli, shell: str) -> None:
+def test_phase_statistics_add_one_line(cli: Cli, shell: str) -> None:
     asked = {"WAYPOINT_PHASE_STATS": "true"}
     first, second = cli.run("checkpoint", shell, "c", env=asked).lines
     assert first == "Checkpoint 'c' created successfully"
@@ -124,7 +124,7 @@ def test_phase_statistics_are_a_line_more(cli: Cli, shell: str) -> None:
 # -- settings
 
 
-def test_a_configuration_that_is_not_understood_is_named(cli: Cli, tmp_path: Path) -> None:
+def test_an_invalid_configuration_is_reported_by_name(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text('{"sesions_dir": "/x"}')
     failure = cli.failure("list", env={"WAYPOINT_CONFIG": os.fspath(file)})
@@ -136,7 +136,7 @@ def test_a_configuration_that_is_not_understood_is_named(cli: Cli, tmp_path: Pat
     assert (older.returncode, older.stdout) == (1, f"Error: {failure.message}\n")
 
 
-def test_keys_that_change_nothing_here_are_told_when_a_session_is_made(cli: Cli, workspace: Path) -> None:
+def test_init_reports_keys_that_change_nothing(cli: Cli, workspace: Path) -> None:
     set_by_habit = {"WAYPOINT_SESSION_INFO_DIR": "/tmp/info", "WAYPOINT_TMPFS_IMAGES": "true"}
     made = cli.run("init", os.fspath(workspace), "--quiet", env=set_by_habit)
     assert (made.exit_code, made.err) == (0, "")
@@ -147,7 +147,7 @@ def test_keys_that_change_nothing_here_are_told_when_a_session_is_made(cli: Cli,
     assert cli.run("exec", session, "--", "true", env=set_by_habit).err == ""
 
 
-def test_a_directory_that_only_the_older_key_names_is_set_up_by_the_first_command(cli: Cli) -> None:
+def test_the_first_command_sets_up_a_directory_named_only_by_the_older_key(cli: Cli) -> None:
     elsewhere = Path(f"/var/tmp/waypoint-older-{os.getpid()}")
     env = {"CHECKPOINT_SESSIONS_DIR": os.fspath(elsewhere), "WAYPOINT_STATE_DIR": ""}
     try:
@@ -159,7 +159,7 @@ def test_a_directory_that_only_the_older_key_names_is_set_up_by_the_first_comman
         settings = json.loads(lite(cli, "info", env=env).stdout)["config"]
         assert settings["state_dir"]["value"] == os.fspath(elsewhere)
         assert settings["sessions_dir"]["source"] == "env:CHECKPOINT_SESSIONS_DIR"
-        # Another program, another prefix: waypoint does not look at it.
+        # The prefix of another program: waypoint ignores it.
         assert (
             "setting it up"
             not in cli.run("list", env={**env, "WAYPOINT_STATE_DIR": os.fspath(cli.state_dir)}).err
@@ -181,7 +181,7 @@ def ended_after(process: "subprocess.Popen[bytes]") -> "Iterator[subprocess.Pope
             process.kill()
 
 
-def test_cleanup_tells_what_holds_a_session_and_what_force_does(cli: Cli, shell: str) -> None:
+def test_cleanup_reports_what_holds_a_session_and_what_force_does(cli: Cli, shell: str) -> None:
     directory = cli.state_dir / "sessions" / shell / "main"
     with (
         ended_after(subprocess.Popen(["sleep", "600"], cwd=directory)) as looking,
@@ -218,7 +218,7 @@ def test_cleanup_tells_what_holds_a_session_and_what_force_does(cli: Cli, shell:
 # -- the general rules of the originals, and where ours stay
 
 
-def test_init_and_build_tell_where_to_work_and_who_runs(cli: Cli, workspace: Path) -> None:
+def test_init_and_build_print_the_work_directory_and_the_shell_pid(cli: Cli, workspace: Path) -> None:
     said = cli.run("init", os.fspath(workspace), "--shell", "--work-dir").lines
     session = said[1].removeprefix("Session ID: ")
     work = f"{cli.state_dir}/sessions/{session}/work"
@@ -235,7 +235,7 @@ def test_init_and_build_tell_where_to_work_and_who_runs(cli: Cli, workspace: Pat
     cli("cleanup", session)
 
 
-def test_an_older_exec_ends_its_line_and_is_checked_however_it_is_said(cli: Cli, shell: str) -> None:
+def test_every_form_of_an_older_exec_ends_its_line_and_is_checked(cli: Cli, shell: str) -> None:
     for words in (
         ["exec", shell, "printf", "hi"],
         [shell, "printf", "hi"],
@@ -245,10 +245,11 @@ def test_an_older_exec_ends_its_line_and_is_checked_however_it_is_said(cli: Cli,
         bad = lite(cli, *words[:-1], "printf hi; fi") if "--" in words else lite(cli, *words, ";", "fi")
         assert (bad.returncode, bad.stdout) == (2, "")
         assert "command syntax error" in bad.stderr
-    assert cli.run("exec", shell, "--output-limit", "100", "--", "printf hi").text == "hi"  # in our words
+    # in the words of our own command line
+    assert cli.run("exec", shell, "--output-limit", "100", "--", "printf hi").text == "hi"
 
 
-def test_usage_versions_and_unknown_words(cli: Cli, shell: str) -> None:
+def test_usage_versions_and_unknown_words_are_as_in_the_originals(cli: Cli, shell: str) -> None:
     ours, theirs = cli.run(), lite(cli)
     assert (ours.exit_code, theirs.returncode) == (1, 1)
     for said in (ours.text, theirs.stdout):
@@ -273,11 +274,11 @@ def test_usage_versions_and_unknown_words(cli: Cli, shell: str) -> None:
         ),
         (["fork", shell, "nosuch"], "Error creating fork: no checkpoint or branch named 'nosuch'\n"),
         (["cleanup", "nosuch"], "Error loading session: no session named 'nosuch'\n"),
-        (["info", "nosuch"], ""),  # told on standard error, as every error of info, build and cp
+        (["info", "nosuch"], ""),  # printed on standard error, like every error of info, build and cp
     ):
         ended = lite(cli, *words)
         assert (ended.returncode, ended.stdout) == (1, said)
     late = cli.run("exec", shell, "main", "--timeout", "0.2", "--", "sleep 60")
     assert (late.exit_code, late.err.splitlines()[0]) == (124, "Error: command timed out")
-    assert cli.run("nosuch").exit_code == 2  # the same words, told as ours
+    assert cli.run("nosuch").exit_code == 2  # the same words, reported as by our own command line
     assert cli.run("restore", "nosuch", "c").exit_code == 3

@@ -103,7 +103,7 @@ $ echo >"$DIR"/Dockerfile; checkpoint-lite build "$DIR" 2>&1 | grep -c '^Error b
 """
 
 
-def test_the_example_with_every_verb(cli: Cli, workspace: Path) -> None:
+def test_the_example_with_every_verb_works(cli: Cli, workspace: Path) -> None:
     check_transcript(cli, EVERY_VERB, env={"DIR": str(workspace)})
 
 
@@ -120,7 +120,7 @@ def small(cli: Cli, state_dir: Path, tmp_path: Path) -> Iterator[str]:
         opened.bases().remove(base.id)
 
 
-def test_the_example_that_leaves_the_verb_out(cli: Cli, small: str, workspace: Path) -> None:
+def test_the_example_without_the_verb_works(cli: Cli, small: str, workspace: Path) -> None:
     example = workspace / "example"
     example.mkdir()
     (example / "Dockerfile").write_text(f"FROM {small}\nCOPY program /app/program\n")

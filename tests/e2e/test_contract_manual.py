@@ -5,7 +5,7 @@ from pathlib import Path
 from support.command_line import Cli
 from support.transcript import check_transcript
 
-# Counts in memory and writes files; at step 100 it waits until it is let on, so that a test can save it there.
+# Counts in memory and writes files; at step 100 it waits until it may continue, so that a test can save it there.
 SIMULATOR = """\
 import os, sys, time
 
@@ -54,6 +54,6 @@ No sessions found
 """
 
 
-def test_a_simulator_goes_back_to_step_100(cli: Cli, workspace: Path) -> None:
+def test_a_simulator_returns_to_step_100(cli: Cli, workspace: Path) -> None:
     Path(cli.env["HOME"], "simulator.py").write_text(SIMULATOR)
     check_transcript(cli, BY_PID, env={"DIR": str(workspace)})

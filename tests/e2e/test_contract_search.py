@@ -1,4 +1,4 @@
-"""A search as scripts for generation C write it: forks beside each other, five deep, parked, revived, taken back."""
+"""A search as scripts for generation C write it: several forks, five deep, parked, forked again and restored."""
 
 from pathlib import Path
 
@@ -111,5 +111,5 @@ No sessions found
 """
 
 
-def test_a_search_with_forks_that_are_parked_revived_and_exported(cli: Cli, workspace: Path) -> None:
+def test_a_search_can_park_revive_and_export_forks(cli: Cli, workspace: Path) -> None:
     check_transcript(cli, SEARCH, env={"DIR": str(workspace)})

@@ -30,5 +30,5 @@ $ waypoint cleanup $S >/dev/null
 """
 
 
-def test_the_walk_through_of_six_lines(cli: Cli, workspace: Path) -> None:
+def test_the_six_lines_of_the_walk_through_print_what_was_published(cli: Cli, workspace: Path) -> None:
     check_transcript(cli, SIX_LINES, env={"DIR": str(workspace)})

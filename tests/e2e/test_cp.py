@@ -1,4 +1,4 @@
-"""``waypoint cp``: every form, both ways, as files, directories and tar streams."""
+"""``waypoint cp``: every form, in both directions, with files, directories and tar streams."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from support.command_line import COMMAND, TIMEOUT_S, Cli, Ended
 
 
 def piped(cli: Cli, *words: str, stdin: bytes = b"") -> Ended:
-    """Run a command line with something to read."""
+    """Run a command line with ``stdin`` as its input."""
     ended = subprocess.run(
         [COMMAND, *words], env=cli.env, input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False
     )
@@ -51,7 +51,9 @@ def app(tmp_path: Path) -> Path:
 
 
 @pytest.mark.quick
-def test_a_file_and_a_directory_both_ways_in_silence(cli: Cli, shell: str, app: Path, tmp_path: Path) -> None:
+def test_files_and_directories_are_copied_both_ways_in_silence(
+    cli: Cli, shell: str, app: Path, tmp_path: Path
+) -> None:
     cli("fork", shell, "main", "--id", "side")
     for target in (f"{shell}:/srv/app", f"{shell}:side:/srv/app"):
         assert cli.run("cp", os.fspath(app), target) == Ended(0, b"", "")
@@ -64,13 +66,13 @@ def test_a_file_and_a_directory_both_ways_in_silence(cli: Cli, shell: str, app: 
     assert (tmp_path / "back" / "lib" / "run").read_text() == (app / "run").read_text()
 
 
-def test_the_form_with_the_session_first(cli: Cli, shell: str, app: Path, tmp_path: Path) -> None:
+def test_cp_accepts_the_session_as_the_first_word(cli: Cli, shell: str, app: Path, tmp_path: Path) -> None:
     assert cli.run("cp", shell, os.fspath(app), "main:/srv/app") == Ended(0, b"", "")
     assert cli.run("cp", shell, "main:/srv/app/run", f"{tmp_path}/run") == Ended(0, b"", "")
     assert (tmp_path / "run").read_bytes() == (app / "run").read_bytes()
 
 
-def test_the_document_says_what_was_copied(cli: Cli, shell: str, app: Path, tmp_path: Path) -> None:
+def test_the_document_lists_what_was_copied(cli: Cli, shell: str, app: Path, tmp_path: Path) -> None:
     expected = {
         "session_id": shell,
         "branch": "main",
@@ -91,7 +93,7 @@ def test_the_document_says_what_was_copied(cli: Cli, shell: str, app: Path, tmp_
     )
 
 
-def test_relative_and_odd_paths_of_the_host(
+def test_relative_and_unusual_host_paths_work(
     cli: Cli, shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -178,7 +180,7 @@ def test_a_hostile_archive_is_refused_by_name_and_changes_nothing(
     assert not os.path.exists("/etc/waypoint-escaped")
 
 
-def test_what_is_no_archive_is_told(cli: Cli, shell: str) -> None:
+def test_an_invalid_archive_is_reported(cli: Cli, shell: str) -> None:
     whole = tar_of(entry("file"), content=b"x" * 5000)
     for stdin in (b"", b"not an archive", whole[:2000]):
         ended = piped(cli, "cp", "-", f"{shell}:/srv/place/there", stdin=stdin)
@@ -187,7 +189,7 @@ def test_what_is_no_archive_is_told(cli: Cli, shell: str) -> None:
     assert cli("exec", shell, "--", "[ -e /srv/place ] || echo nothing") == "nothing"
 
 
-def test_links_as_links(cli: Cli, shell: str, tmp_path: Path) -> None:
+def test_links_can_be_copied_as_links(cli: Cli, shell: str, tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "link").symlink_to("/etc/hostname")
     failure = cli.failure("cp", f"{tmp_path}/tree", f"{shell}:/srv/tree")
@@ -203,7 +205,7 @@ def test_links_as_links(cli: Cli, shell: str, tmp_path: Path) -> None:
     )
 
 
-def test_what_goes_wrong_is_told_with_its_exit_code(cli: Cli, shell: str, app: Path) -> None:
+def test_errors_of_cp_have_a_message_and_an_exit_code(cli: Cli, shell: str, app: Path) -> None:
     source = os.fspath(app)
     for words, exit_code, code, what in (
         ([source, f"{app}/x"], 2, "usage", "none is"),
@@ -225,7 +227,7 @@ def test_what_goes_wrong_is_told_with_its_exit_code(cli: Cli, shell: str, app: P
         ([shell, source, f"{shell}:main:/x"], "none is"),
         (["../x", source, "main:/x"], "'../x'"),
     ):
-        older = cli.run("cp", *words)  # in the words of the originals, answered in theirs
+        older = cli.run("cp", *words)  # the words of the originals are answered in their words
         assert (older.exit_code, older.out) == (1, b"")
         assert older.err.startswith("Error copying: ")
         assert what in older.err
@@ -234,7 +236,7 @@ def test_what_goes_wrong_is_told_with_its_exit_code(cli: Cli, shell: str, app: P
     assert (formal.exit_code, json.loads(formal.out)["error"]["code"]) == (2, "usage")
 
 
-def test_a_reader_that_goes_away_is_no_error_of_ours(cli: Cli, shell: str, tmp_path: Path) -> None:
+def test_a_closed_output_of_cp_is_no_error(cli: Cli, shell: str, tmp_path: Path) -> None:
     cli("exec", shell, "--", "head -c 5000000 /dev/urandom >/srv/large")
     with subprocess.Popen(
         [COMMAND, "cp", f"{shell}:/srv/large", "-"],
@@ -250,7 +252,7 @@ def test_a_reader_that_goes_away_is_no_error_of_ours(cli: Cli, shell: str, tmp_p
         assert process.wait(TIMEOUT_S) == 130
 
 
-def test_an_interrupted_copy_takes_back_what_it_made_and_the_branch_was_busy_meanwhile(
+def test_an_interrupted_copy_removes_what_it_made_and_the_branch_is_busy_meanwhile(
     cli: Cli, shell: str
 ) -> None:
     place = cli.state_dir / "sessions" / shell / "main" / "srv" / "place"
@@ -275,7 +277,7 @@ def test_an_interrupted_copy_takes_back_what_it_made_and_the_branch_was_busy_mea
     assert os.listdir(place) == []
 
 
-def test_a_tar_stream_does_not_go_to_a_terminal(cli: Cli, shell: str) -> None:
+def test_a_tar_stream_is_never_written_to_a_terminal(cli: Cli, shell: str) -> None:
     outer, inner = pty.openpty()
     try:
         ended = subprocess.run(
@@ -292,7 +294,7 @@ def test_a_tar_stream_does_not_go_to_a_terminal(cli: Cli, shell: str) -> None:
     assert b"standard output" in ended.stderr
 
 
-def test_help_tells_the_rules(cli: Cli) -> None:
+def test_help_explains_the_rules(cli: Cli) -> None:
     text = cli("cp", "--help")
     for words in ("SESSION[:BRANCH]:/PATH", "merged into", "replaced, not followed", "tar stream", "--links"):
         assert words in text

@@ -1,4 +1,4 @@
-"""The demonstration that a database alone is not the state."""
+"""The demonstration that the database alone is not the whole state."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import statefork
 EXAMPLE = Path(__file__).parents[2] / "examples/database_rollback.py"
 
 
-def test_only_the_whole_environment_brings_the_right_total_back(
+def test_only_restoring_the_whole_environment_gives_the_right_total(
     state_dir: Path, workspace: Path, tmp_path: Path, leaves_nothing_behind: None
 ) -> None:
     env = {

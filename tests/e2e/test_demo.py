@@ -1,4 +1,4 @@
-"""``make demo``: the story is told to its end, every promise kept, and the host is as before."""
+"""``make demo`` runs to its end, keeps every promise, and leaves the host as before."""
 
 import os
 import re
@@ -31,7 +31,7 @@ def assert_nothing_is_left(cli: Cli, ended: Ended) -> None:
     assert not os.path.exists(directory)
     assert cli("list") == "No sessions found"
     assert not os.path.ismount(cli.state_dir / "pool")
-    cli("pool")  # mounted again, for the check of all that a state directory may leave behind
+    cli("pool")  # mounts the pool again, for the check of what a state directory may leave behind
 
 
 def test_the_demo_keeps_its_promises_and_leaves_nothing(cli: Cli) -> None:
@@ -56,7 +56,7 @@ def test_the_demo_keeps_its_promises_and_leaves_nothing(cli: Cli) -> None:
     assert_nothing_is_left(cli, ended)
 
 
-def test_a_promise_that_is_not_kept_is_told_and_everything_is_cleaned_up(cli: Cli) -> None:
+def test_a_broken_promise_is_reported_and_everything_is_cleaned_up(cli: Cli) -> None:
     ended = run_demo(cli, "-c", BREAK_A_PROMISE)
     assert ended.exit_code == 1
     assert "     NOT AS PROMISED: the web server answers 'first version'" in ended.lines
@@ -64,7 +64,7 @@ def test_a_promise_that_is_not_kept_is_told_and_everything_is_cleaned_up(cli: Cl
     assert_nothing_is_left(cli, ended)
 
 
-def test_the_demo_says_what_is_missing_on_a_host_that_is_not_set_up(cli: Cli, tmp_path: Path) -> None:
+def test_without_setup_the_demo_reports_what_is_missing(cli: Cli, tmp_path: Path) -> None:
     cli.env["WAYPOINT_STATE_DIR"] = f"{tmp_path}/fresh"
     ended = run_demo(cli, os.fspath(EXAMPLES / "demo.py"))
     cli.env["WAYPOINT_STATE_DIR"] = os.fspath(cli.state_dir)

@@ -22,13 +22,13 @@ print(json.dumps({"modules": sorted(set(sys.modules) - before), "events": sorted
 """
 
 
-def test_a_program_branches_a_live_web_server(
+def test_a_program_can_branch_a_live_web_server(
     state_dir: Path, workspace: Path, leaves_nothing_behind: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WAYPOINT_STATE_DIR", os.fspath(state_dir))
     with package.open() as wp:
         s = wp.create(workspace=workspace)
-        # Its log would be written to the terminal, in between the output of later commands.
+        # Otherwise its log would be written to the terminal, between the output of later commands.
         s.exec("export MODE=debug; python3 -m http.server 8000 >/dev/null 2>&1 &")
         wait_until(s, "curl -s -o /dev/null localhost:8000")
         c = s.snapshot("ready")
@@ -39,7 +39,7 @@ def test_a_program_branches_a_live_web_server(
         for branch in (s.main, a, b):
             answer = branch.exec("echo $MODE; curl -s -o /dev/null -w '%{http_code}' localhost:8000")
             assert answer.output == "debug\n200"
-    with package.open(state_dir) as wp:  # closing ended nothing
+    with package.open(state_dir) as wp:  # closing ended no process
         again = wp.session(s.id)
         assert again.exec("echo $MODE").output == "debug\n"
         again.cleanup()
@@ -84,7 +84,7 @@ waypoint.session.lifecycle.host_program waypoint.session.lifecycle.create waypoi
 waypoint.shell.emulator waypoint.cli.bases waypoint.cli.creation waypoint.cli.files waypoint.cli.host waypoint.cli.terminals
 tarfile tempfile uuid
 """
-"""What other verbs are made of; each of the common ones does without."""
+"""Modules of other verbs, which none of the common verbs may import."""
 
 
 def test_a_common_verb_imports_only_what_it_needs(

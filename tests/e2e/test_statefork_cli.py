@@ -17,7 +17,7 @@ from waypoint import Waypoint
 
 
 class StateFork:
-    """Runs the program with an own state directory, on Waypoint beneath."""
+    """Runs the program with its own state directory, on Waypoint."""
 
     def __init__(self, state_dir: Path, waypoint_state_dir: Path, workspace: Path) -> None:
         self.state_dir = state_dir
@@ -58,7 +58,7 @@ def statefork(
             session.cleanup(force=True)
 
 
-def test_one_shot_commands_go_on_with_the_same_environment(statefork: StateFork) -> None:
+def test_one_shot_commands_continue_the_same_environment(statefork: StateFork) -> None:
     words = ("--method", "ckpt", "--no-build", str(statefork.workspace), *statefork.kept)
     env = statefork.ok("create", *words).strip()
     statefork.ok("exec", env, "--", "x=1; echo one >/tmp/note")
@@ -73,7 +73,7 @@ def test_one_shot_commands_go_on_with_the_same_environment(statefork: StateFork)
     assert statefork.run("exec", env, "--", "exit_status() { return 7; }; exit_status").returncode == 7
     late = statefork.run("exec", env, "--timeout", "5", "--", "echo begun; sleep 100")
     assert (late.returncode, late.stderr) == (124, "statefork: error: command timed out after 5 s\n")
-    assert late.stdout.startswith("begun\n"), "what it had written"
+    assert late.stdout.startswith("begun\n"), "its output so far is missing"
     assert f"- {saved} (current: main, a, b)" in statefork.ok("tree", env)
     document = json.loads(statefork.ok("tree", env, "--json"))
     assert document["branches"] == {"main": saved, "a": saved, "b": saved}
@@ -104,7 +104,7 @@ if end == "killed":
 """
 
 
-def test_a_program_that_was_killed_leaves_what_others_can_go_on_with(
+def test_others_can_continue_the_environment_of_a_killed_program(
     statefork: StateFork, state_dir: Path, workspace: Path
 ) -> None:
     done = python(MAKE, str(statefork.state_dir), str(state_dir), str(workspace), "killed")
@@ -122,7 +122,7 @@ def test_a_program_that_was_killed_leaves_what_others_can_go_on_with(
     statefork.ok("cleanup", env)
 
 
-def test_a_program_that_forgets_to_clean_up_leaves_nothing(
+def test_a_program_that_does_not_clean_up_leaves_nothing(
     statefork: StateFork, state_dir: Path, workspace: Path
 ) -> None:
     done = python(MAKE, str(statefork.state_dir), str(state_dir), str(workspace), "forgets")
@@ -132,11 +132,11 @@ def test_a_program_that_forgets_to_clean_up_leaves_nothing(
         assert opened.sessions() == []
 
 
-def test_mistakes_are_named_and_cost_nothing(statefork: StateFork) -> None:
+def test_mistakes_are_reported_and_change_nothing(statefork: StateFork) -> None:
     unknown = statefork.run("create", "--method", "teleport")
     assert unknown.returncode == 2
     assert "Unknown method: teleport" in unknown.stderr
-    assert "waypoint_attach" in unknown.stderr, "those that are known"
+    assert "waypoint_attach" in unknown.stderr, "the known ones must be listed"
     missing = statefork.run("create", "--method", "waypoint_attach")
     assert missing.returncode == 2
     assert "waypoint_attach needs the option 'session_id'" in missing.stderr
@@ -165,7 +165,7 @@ def test_mistakes_are_named_and_cost_nothing(statefork: StateFork) -> None:
     assert json.loads(statefork.run("restore", "nothing", "x", "--json").stdout)["error"]["message"]
 
 
-def test_the_interactive_shell_speaks_as_published(statefork: StateFork) -> None:
+def test_the_interactive_shell_prints_the_published_texts(statefork: StateFork) -> None:
     script = "\n".join(
         (
             "cmd export A=1",
@@ -230,8 +230,8 @@ def test_the_benchmark_writes_its_files(statefork: StateFork, tmp_path: Path) ->
     assert "[SNAPSHOT  ] mean=" in (tmp_path / "out/bench.txt").read_text()
 
 
-@pytest.mark.alone  # TestCriu has the same files of the host
-def test_the_benchmark_leaves_nothing_on_the_host_where_files_are_the_hosts_own(
+@pytest.mark.alone  # TestCriu uses the same files of the host
+def test_the_benchmark_leaves_no_files_on_the_host_with_plain_criu(
     statefork: StateFork, tmp_path: Path
 ) -> None:
     before = homes_of_workloads()
@@ -254,14 +254,14 @@ def homes_of_workloads() -> set[Path]:
     return set(Path("/var/tmp").glob("sf-*"))
 
 
-def test_backends_are_listed_with_what_they_keep(statefork: StateFork) -> None:
+def test_backends_are_listed_with_what_they_save(statefork: StateFork) -> None:
     document = json.loads(statefork.ok("backends", "--json"))
     by_name = {entry["backend"]: entry for entry in document["backends"]}
     assert by_name["memory"]["available"]
     assert "shell" in by_name["waypoint"]["keeps"]
 
 
-def test_a_person_at_the_shell_has_completion_and_a_history_that_stays(tmp_path: Path) -> None:
+def test_the_interactive_shell_has_completion_and_a_lasting_history(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "statefork.cli.main", "shell", "--method", "memory"]
     with AtShell([*command, "--state-dir", str(tmp_path)]) as person:
         person.type("snap\t\r", "Snapshot created: ")
@@ -304,7 +304,7 @@ class AtShell:
         self._read_until(expected)
 
     def read_until_it_waits(self) -> None:
-        """To the prompt, and on until the program sleeps there: readline overlooks a signal that comes
+        """Read to the prompt, and then until the program sleeps there: readline overlooks a signal that comes
         between the two, until the next key."""
         self._read_until("StateFork > ")
         wchan = Path(f"/proc/{self._process.pid}/wchan")

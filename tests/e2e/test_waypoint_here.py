@@ -1,4 +1,4 @@
-"""A branch saves itself: ``waypoint-here snapshot`` inside returns where it was asked, and again in every copy."""
+"""A branch saves itself: ``waypoint-here snapshot`` inside returns in the branch itself, and again in every copy."""
 
 import os
 import signal
@@ -17,11 +17,12 @@ from waypoint.store.lock import attendant_lock
 
 @pytest.fixture
 def here(cli: Cli, workspace: Path) -> Iterator[str]:
-    """The id of a session that may save itself; no background process of it is left after the test."""
+    """The id of a session that may save itself; none of its background processes may be left after the test."""
     session = cli("init", os.fspath(workspace), "--allow-self", "--quiet").partition(",")[0]
     yield session
     cli("cleanup", session, "--force")
-    wait_for(lambda: attendants(session) == [])  # one that came too late to attend may just be finding out
+    # one that lost the race for the lock may still be about to end
+    wait_for(lambda: attendants(session) == [])
 
 
 def attendants(session: str) -> list[int]:
@@ -39,7 +40,7 @@ def attendants(session: str) -> list[int]:
 
 
 def holders(cli: Cli, session: str) -> list[int]:
-    """Who holds the lock that makes a background process the one that attends."""
+    """The processes that hold the lock of the session's attendant."""
     return lock_holders(Layout(cli.state_dir).lock(attendant_lock(session)))
 
 
@@ -52,23 +53,23 @@ def wait_until_one_attends(cli: Cli, session: str) -> int:
 
 
 def kill(cli: Cli, session: str, attendant: int) -> None:
-    """As long as a dying one has the lock, no other is started."""
+    """Kill the attendant and wait for its lock: while a dying one holds the lock, no other is started."""
     os.kill(attendant, signal.SIGKILL)
     wait_for(lambda: holders(cli, session) == [])
 
 
 def checkpoints(cli: Cli, session: str) -> dict[str, str]:
-    """Their names, with the branch that each was made of."""
+    """The names of the checkpoints, each with the branch it was made from."""
     return {point["id"]: point["branch"] for point in cli.document("list", session)["checkpoints"]}
 
 
 def finish(cli: Cli, target: str, job: str) -> tuple[int, str]:
-    """The exit code and the output of a job that must end."""
+    """Wait for a job that must end; return its exit code and output."""
     code = cli.run("wait", target, job, "--timeout", str(DEADLINE_S)).exit_code
     return code, cli("output", target, job)
 
 
-def test_the_command_returns_once_more_in_whatever_comes_from_its_checkpoint(cli: Cli, here: str) -> None:
+def test_the_command_returns_again_in_every_copy_of_its_checkpoint(cli: Cli, here: str) -> None:
     ask = 'x=before; waypoint-here snapshot ready; echo "code $? $x"; x=after'
     job = cli("exec", here, "--detach", "--quiet", "--", ask)
     assert finish(cli, here, job) == (0, "saved as checkpoint 'ready'\ncode 0 before")
@@ -83,7 +84,7 @@ def test_the_command_returns_once_more_in_whatever_comes_from_its_checkpoint(cli
         assert cli("exec", f"{here}:{branch}", "--", "echo $x") == "after"
 
 
-def test_a_script_saves_itself_at_each_step_and_goes_on_from_any_of_them(cli: Cli, here: str) -> None:
+def test_a_script_saves_itself_at_each_step_and_can_continue_from_any(cli: Cli, here: str) -> None:
     script = "for i in 1 2 3; do echo step $i; waypoint-here snapshot step-$i >>/tmp/told || exit; done"
     cli(
         "exec",
@@ -94,7 +95,7 @@ def test_a_script_saves_itself_at_each_step_and_goes_on_from_any_of_them(cli: Cl
     )
     assert cli("exec", here, "--isolated", "--", "/tmp/steps") == "step 1\nstep 2\nstep 3"
     assert checkpoints(cli, here) == {"step-1": "main", "step-2": "main", "step-3": "main"}
-    # A fork from the middle meets names that are taken, as a fresh run would.
+    # A fork from the middle would find its next names taken, as a fresh run would.
     cli("fork", here, "step-3", "--id", "last")
     target = f"{here}:last"
     (job,) = cli("jobs", target, "--quiet").split()[-1:]
@@ -106,7 +107,7 @@ def test_a_script_saves_itself_at_each_step_and_goes_on_from_any_of_them(cli: Cl
     ]
 
 
-def test_without_a_name_one_is_chosen_and_other_outcomes_have_their_own_codes(cli: Cli, here: str) -> None:
+def test_without_a_name_one_is_chosen_and_each_failure_has_its_exit_code(cli: Cli, here: str) -> None:
     assert cli("exec", here, "--", "waypoint-here snapshot") == "saved as checkpoint 'checkpoint-1'"
     taken = cli.run("exec", here, "--isolated", "--", "waypoint-here", "snapshot", "checkpoint-1")
     assert (taken.exit_code, taken.out) == (5, b"")
@@ -114,7 +115,7 @@ def test_without_a_name_one_is_chosen_and_other_outcomes_have_their_own_codes(cl
     other = cli.run(
         "exec", here, "--isolated", "--user", "nobody", "--", "waypoint-here snapshot checkpoint-1"
     )
-    assert other.exit_code == 5  # other users are heard too
+    assert other.exit_code == 5  # requests of other users are answered too
     for words in ("", "snap", "snapshot a b", "snapshot --name", "snapshot 'a b'", f"snapshot {'n' * 65}"):
         wrong = cli.run("exec", here, "--isolated", "--", f"waypoint-here {words}")
         assert (wrong.exit_code, wrong.out) == (2, b""), words
@@ -123,14 +124,14 @@ def test_without_a_name_one_is_chosen_and_other_outcomes_have_their_own_codes(cl
     assert checkpoints(cli, here) == {"checkpoint-1": "main"}
 
 
-def test_another_user_may_ask_too(cli: Cli, here: str) -> None:
+def test_another_user_may_ask_for_a_snapshot_too(cli: Cli, here: str) -> None:
     options = ("--isolated", "--user", "nobody")
     assert (
         cli("exec", here, *options, "--", "waypoint-here snapshot theirs") == "saved as checkpoint 'theirs'"
     )
 
 
-def test_a_session_that_was_not_made_for_it_says_how_to_make_one(cli: Cli, shell: str) -> None:
+def test_without_allow_self_the_command_says_how_to_allow_it(cli: Cli, shell: str) -> None:
     refused = cli.run("exec", shell, "--isolated", "--", "waypoint-here snapshot no")
     assert (refused.exit_code, refused.out) == (4, b"")
     assert "waypoint init --allow-self" in refused.err
@@ -138,7 +139,7 @@ def test_a_session_that_was_not_made_for_it_says_how_to_make_one(cli: Cli, shell
     assert checkpoints(cli, shell) == {}
 
 
-def test_two_branches_save_themselves_at_once(cli: Cli, here: str) -> None:
+def test_two_branches_can_save_themselves_at_once(cli: Cli, here: str) -> None:
     cli("fork", here, "main", "--id", "side")
     jobs = {
         branch: cli(
@@ -153,7 +154,7 @@ def test_two_branches_save_themselves_at_once(cli: Cli, here: str) -> None:
     assert (made["of-main"], made["of-side"]) == ("main", "side")
 
 
-def test_the_background_process_is_one_and_comes_back_when_it_was_killed(cli: Cli, here: str) -> None:
+def test_there_is_one_attendant_and_a_killed_one_is_started_again(cli: Cli, here: str) -> None:
     first = wait_until_one_attends(cli, here)
     cli("snapshot", here, "start")
     cli("fork", here, "start", "--id", "side")
@@ -161,7 +162,8 @@ def test_the_background_process_is_one_and_comes_back_when_it_was_killed(cli: Cl
 
     kill(cli, here, first)
     asked = cli("exec", here, "--detach", "--quiet", "--isolated", "--", "waypoint-here snapshot asked")
-    assert cli.run("wait", here, asked, "--timeout", "0.1").exit_code == 124  # nobody listens; it waits
+    # there is no attendant, so it waits
+    assert cli.run("wait", here, asked, "--timeout", "0.1").exit_code == 124
     cli("restore", f"{here}:side", "start")
     second = wait_until_one_attends(cli, here)
     assert finish(cli, here, asked) == (0, "saved as checkpoint 'asked'")
@@ -172,7 +174,7 @@ def test_the_background_process_is_one_and_comes_back_when_it_was_killed(cli: Cl
     assert cli("exec", f"{here}:third", "--", "waypoint-here snapshot more") == "saved as checkpoint 'more'"
 
 
-def test_it_ends_with_the_session_also_in_the_middle_of_an_ask(cli: Cli, workspace: Path) -> None:
+def test_the_attendant_ends_with_the_session_even_during_a_request(cli: Cli, workspace: Path) -> None:
     session = cli("init", os.fspath(workspace), "--allow-self", "--quiet").partition(",")[0]
     wait_until_one_attends(cli, session)
     cli("exec", session, "--detach", "--isolated", "--", "while waypoint-here snapshot; do :; done")

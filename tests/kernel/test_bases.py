@@ -1,4 +1,4 @@
-"""Bases in the pool: what goes in comes out again, nothing leads out of an archive, and a crash leaves nothing."""
+"""Bases in the pool: exports match imports, no archive writes outside its base, and a crash leaves nothing."""
 
 import io
 import os
@@ -28,12 +28,12 @@ from waypoint.session.bases.stored_bases import Bases
 
 __all__ = ["directory_state"]  # a fixture
 
-STEPS_MAX = 12  # more than any operation has
+STEPS_MAX = 12  # more steps than any operation has
 
 
 @pytest.fixture(scope="module")
 def state_dir() -> Iterator[Path]:
-    """One of their own: they count images, and other tests of the run have built and fetched some."""
+    """A separate state directory: these tests count images, and other tests of the run have built and fetched some."""
     with new_state_dir() as path:
         yield path
 
@@ -45,7 +45,7 @@ def small_root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bases(waypoint: Waypoint, leaves_nothing_behind: None) -> Iterator[Bases]:
-    """The bases of the run; those that the test made, and what was made over them, are gone after it."""
+    """The bases of the run; those that the test made, and the sessions over them, are removed after it."""
     found = waypoint.bases()
     before = {base.id for base in found.all()}
     yield found
@@ -59,7 +59,7 @@ def bases(waypoint: Waypoint, leaves_nothing_behind: None) -> Iterator[Bases]:
 
 @pytest.fixture(scope="module")
 def small(state_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseRecord]:
-    """A base for all of these tests, which they leave as it is."""
+    """A base that all of these tests share and leave unchanged."""
     root = make_small_root(tmp_path_factory.mktemp("small") / "root")
     with Waypoint(state_dir) as opened:
         base = opened.bases().import_(os.fspath(root), names=["small:1"])
@@ -69,13 +69,13 @@ def small(state_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture
 def own(bases: Bases, small_root: Path) -> BaseRecord:
-    """A base of this test alone."""
+    """A base for this test only."""
     (small_root / "own").write_text("own")
     return bases.import_(os.fspath(small_root), names=["own:1"])
 
 
 def assert_nothing_left(waypoint: Waypoint) -> None:
-    """No draft, container, cgroup, temporary file or image of a build; and each place and name has its row."""
+    """No draft, container, cgroup, temporary file or image of a build is left; the catalogue has each base and name."""
     layout = waypoint.context.layout
     known = {base.id for base in waypoint.bases().all()}
     assert {path.name for path in layout.base("").iterdir()} == known
@@ -93,13 +93,13 @@ def assert_nothing_left(waypoint: Waypoint) -> None:
 
 
 def index_of(waypoint: Waypoint) -> ImageIndex:
-    """What the image store holds, as it is: to use it puts the names right."""
+    """Read the image store's index without opening the store, because using the store repairs its names."""
     driver = "btrfs" if waypoint.context.platform.layers.name == "btrfs" else "overlay"
     return read_index(waypoint.context.layout.image_store / "layers", driver)
 
 
 def tree_of(root: Path) -> dict[str, object]:
-    """All that a tree is: kinds, modes, owners, times to the nanosecond, contents, links, attributes."""
+    """Describe a tree completely: kinds, modes, owners, times to the nanosecond, contents, links, attributes."""
     inodes: dict[int, str] = {}
     found: dict[str, object] = {}
     for directory, directories, files in os.walk(root):
@@ -127,7 +127,7 @@ def tree_of(root: Path) -> dict[str, object]:
 # --- import and export ---------------------------------------------------------------------------------
 
 
-def test_an_export_is_imported_again_as_the_same_base(
+def test_importing_an_export_gives_the_same_base(
     waypoint: Waypoint, bases: Bases, small_root: Path, tmp_path: Path
 ) -> None:
     (small_root / "owned").write_text("mine")
@@ -147,27 +147,27 @@ def test_an_export_is_imported_again_as_the_same_base(
         file.seek(20 << 20)
         file.write(b"data")
     first = bases.import_(os.fspath(small_root), names=["tools:1"])
-    place = waypoint.context.layout.base(first.id)
-    assert tree_of(place) == tree_of(small_root)
+    base_directory = waypoint.context.layout.base(first.id)
+    assert tree_of(base_directory) == tree_of(small_root)
 
     archive = tmp_path / "tools.tar"
     with archive.open("wb") as out:
         bases.export(first, out.write)
-    assert archive.stat().st_size < 20 << 20  # the holes are holes in it
+    assert archive.stat().st_size < 20 << 20  # the archive keeps the holes
     again = bytearray()
     bases.export(first, again.extend)
     assert bytes(again) == archive.read_bytes()
 
-    before = tree_of(place)
+    before = tree_of(base_directory)
     bases.remove("tools:1")
-    assert not place.exists()
+    assert not base_directory.exists()
     second = bases.import_(os.fspath(archive), names=["other:2"])
     assert second.id == first.id
-    assert tree_of(place) == before
-    assert os.stat(place / "holes").st_blocks * 512 < 1 << 20
+    assert tree_of(base_directory) == before
+    assert os.stat(base_directory / "holes").st_blocks * 512 < 1 << 20
 
 
-def test_the_same_content_is_there_once_under_all_its_names(
+def test_the_same_content_is_stored_once_under_all_its_names(
     bases: Bases, small_root: Path, own: BaseRecord
 ) -> None:
     again = bases.import_(os.fspath(small_root), names=["own:2", "example.org/team/own"])
@@ -177,13 +177,13 @@ def test_the_same_content_is_there_once_under_all_its_names(
         "docker.io/library/own:2",
         "example.org/team/own:latest",
     )
-    bases.remove("own:1")  # only the name
+    bases.remove("own:1")  # removes only the name
     assert bases.find("own:2").id == own.id
     with pytest.raises(NotFound, match="own:1"):
         bases.find("own:1")
 
 
-def test_a_name_goes_over_to_the_new_base(bases: Bases, small_root: Path, own: BaseRecord) -> None:
+def test_a_name_moves_to_the_new_base(bases: Bases, small_root: Path, own: BaseRecord) -> None:
     (small_root / "new").touch()
     newer = bases.import_(os.fspath(small_root), names=["own:1"])
     assert bases.find("own:1").id == newer.id != own.id
@@ -194,7 +194,7 @@ def test_a_name_goes_over_to_the_new_base(bases: Bases, small_root: Path, own: B
 def test_archives_may_be_compressed(bases: Bases, small_root: Path, tmp_path: Path) -> None:
     found = set()
     for option in ("--no-auto-compress", "--gzip"):
-        archive = os.fspath(tmp_path / "archive")  # its name says nothing
+        archive = os.fspath(tmp_path / "archive")  # its name does not show its format
         subprocess.run(["tar", "-c", option, "-f", archive, "-C", small_root, "."], check=True)
         found.add(bases.import_(archive, names=["packed"]).id)
     assert len(found) == 1
@@ -203,17 +203,20 @@ def test_archives_may_be_compressed(bases: Bases, small_root: Path, tmp_path: Pa
 def test_devices_are_left_out(waypoint: Waypoint, bases: Bases, small_root: Path, tmp_path: Path) -> None:
     (small_root / "dev").mkdir()
     os.mknod(small_root / "dev/disk", stat.S_IFBLK | 0o666, os.makedev(7, 0))
-    os.mknod(small_root / "bin/ls.gone", stat.S_IFCHR | 0o666, os.makedev(0, 0))  # to an overlay: "deleted"
+    # a whiteout: "deleted" to an overlay
+    os.mknod(small_root / "bin/ls.gone", stat.S_IFCHR | 0o666, os.makedev(0, 0))
     archive = os.fspath(tmp_path / "root.tar")
     subprocess.run(["tar", "-c", "-f", archive, "-C", small_root, "."], check=True)
     base = bases.import_(archive, names=["devices"])
-    place = waypoint.context.layout.base(base.id)
-    assert list((place / "dev").iterdir()) == []
-    assert not os.path.lexists(place / "bin/ls.gone")
+    base_directory = waypoint.context.layout.base(base.id)
+    assert list((base_directory / "dev").iterdir()) == []
+    assert not os.path.lexists(base_directory / "bin/ls.gone")
 
 
 @pytest.mark.parametrize("kind", ["absolute", "parent", "through a link", "hard link", "over a link"])
-def test_no_name_or_link_in_an_archive_leads_out(bases: Bases, tmp_path: Path, kind: str) -> None:
+def test_no_name_or_link_in_an_archive_reaches_outside_the_base(
+    bases: Bases, tmp_path: Path, kind: str
+) -> None:
     victim = tmp_path / "victim"
     victim.mkdir()
     (victim / "file").write_text("precious")
@@ -241,13 +244,13 @@ def test_no_name_or_link_in_an_archive_leads_out(bases: Bases, tmp_path: Path, k
         else:
             add("way", type=tarfile.SYMTYPE, linkname=f"{victim}/file")
             add("way", "bad")
-    with suppress(BuildFailed):  # refusing it is as good
+    with suppress(BuildFailed):  # refusing the archive is fine too
         bases.import_(os.fspath(archive), names=["hostile"])
     assert [entry.name for entry in victim.iterdir()] == ["file"]
     assert (victim / "file").read_text() == "precious"
 
 
-def test_what_is_no_archive_is_refused(bases: Bases, tmp_path: Path) -> None:
+def test_what_is_not_an_archive_is_refused(bases: Bases, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no archive at all\n" * 1000)
     with pytest.raises(BuildFailed, match="cannot unpack"):
         bases.import_(os.fspath(tmp_path / "text"), names=["text"])
@@ -299,10 +302,10 @@ def test_an_image_from_an_archive_becomes_a_base(
         bases.remove(base.id)
 
 
-def test_what_an_image_says_for_those_that_build_on_it_is_not_done_for_a_base(
+def test_onbuild_steps_of_an_image_are_not_run_for_its_base(
     waypoint: Waypoint, bases: Bases, small: BaseRecord, app: Path, tmp_path: Path
 ) -> None:
-    """COPY of ONBUILD, done without a directory to build from, would take files of the host."""
+    """An ONBUILD COPY, run without a directory to build from, would copy files of the host."""
     (tmp_path / "of-the-host").write_text("of the host")
     with open(app / "Dockerfile", "a") as dockerfile:
         dockerfile.write(f"ONBUILD COPY {tmp_path}/of-the-host /stolen\nONBUILD RUN touch /run-at-import\n")
@@ -312,18 +315,16 @@ def test_what_an_image_says_for_those_that_build_on_it_is_not_done_for_a_base(
     assert not (root / "run-at-import").exists()
 
 
-def test_a_base_whose_name_went_to_another_is_pruned_after_that(
-    bases: Bases, small: BaseRecord, app: Path
-) -> None:
+def test_a_base_whose_name_moved_to_another_is_pruned(bases: Bases, small: BaseRecord, app: Path) -> None:
     old = bases.build(app)
     with open(app / "Dockerfile", "a") as dockerfile:
         dockerfile.write("RUN echo more >more\n")
     bases.build(app)
-    bases.remove("localhost/app")  # takes the image of the old one along, which has no name any more
+    bases.remove("localhost/app")  # also removes the old base's image, which has no name any more
     assert [base.id for base in bases.prune()] == [old.id]
 
 
-def test_files_that_are_known_get_a_new_image_if_theirs_is_gone(
+def test_a_known_base_gets_a_new_image_if_its_image_was_removed(
     waypoint: Waypoint, bases: Bases, small_root: Path, own: BaseRecord, app: Path, tmp_path: Path
 ) -> None:
     archive = tmp_path / "own.tar"
@@ -331,7 +332,7 @@ def test_files_that_are_known_get_a_new_image_if_theirs_is_gone(
         bases.export(own, out.write)
     (small_root / "new").touch()
     bases.import_(os.fspath(small_root), names=["own:1"])
-    bases.remove("own:1")  # takes the image of the first one along, which has no name any more
+    bases.remove("own:1")  # also removes the first base's image, which has no name any more
     again = bases.import_(os.fspath(archive), names=["own:2"])
     assert again.id == own.id
     assert again.image != own.image
@@ -340,7 +341,7 @@ def test_files_that_are_known_get_a_new_image_if_theirs_is_gone(
     assert (waypoint.context.layout.base(bases.build(app).id) / "built").read_text() == "own"
 
 
-def test_an_image_that_cannot_be_fetched_is_called_by_name(bases: Bases, tmp_path: Path) -> None:
+def test_an_image_that_cannot_be_fetched_is_reported_by_name(bases: Bases, tmp_path: Path) -> None:
     name = "registry.invalid/no/such:1"
     with pytest.raises(BuildFailed, match=f"cannot fetch docker://{name}") as caught:
         bases.pull(f"docker://{name}")
@@ -353,7 +354,7 @@ def test_an_image_that_cannot_be_fetched_is_called_by_name(bases: Bases, tmp_pat
         bases.pull("debian:bookworm")
 
 
-def test_a_base_of_the_pool_on_a_directory_is_copied(
+def test_in_a_directory_pool_a_base_can_be_built_and_used(
     directory_state: Path, small_root: Path, app: Path
 ) -> None:
     with Waypoint(directory_state) as waypoint:
@@ -377,7 +378,7 @@ def test_a_base_of_the_pool_on_a_directory_is_copied(
 # --- sessions over them --------------------------------------------------------------------------------
 
 
-def test_a_base_directory_that_is_gone_or_a_link_by_now_is_named(
+def test_a_base_directory_that_was_removed_or_replaced_by_a_link_is_reported(
     waypoint: Waypoint, small_root: Path, leaves_nothing_behind: None
 ) -> None:
     session = waypoint.create(base=small_root)
@@ -397,10 +398,10 @@ def test_a_base_directory_that_is_gone_or_a_link_by_now_is_named(
     session.cleanup()
 
 
-def test_no_two_files_of_a_session_have_one_number(
+def test_no_two_files_of_a_session_share_an_inode_number(
     waypoint: Waypoint, bases: Bases, own: BaseRecord, app: Path
 ) -> None:
-    """Base and layer are on one btrfs, where each subvolume counts its files from the same number."""
+    """Base and layer are on one btrfs, where the inode numbers of each subvolume start at the same number."""
     (app / "Dockerfile").write_text("FROM own:1\nRUN mkdir /many && cd /many && touch $(seq 300)\n")
     for base in (own, bases.build(app)):
         session = waypoint.create(base=base.id)
@@ -418,7 +419,7 @@ def test_no_two_files_of_a_session_have_one_number(
         session.cleanup()
 
 
-def test_a_base_that_is_used_is_not_removed(waypoint: Waypoint, bases: Bases, own: BaseRecord) -> None:
+def test_a_base_in_use_is_not_removed(waypoint: Waypoint, bases: Bases, own: BaseRecord) -> None:
     session = waypoint.create(base="own:1", name="over-own")
     with pytest.raises(Busy, match="used by over-own"):
         bases.remove("own:1")
@@ -429,10 +430,10 @@ def test_a_base_that_is_used_is_not_removed(waypoint: Waypoint, bases: Bases, ow
         waypoint.create(base="own:1")
 
 
-def test_nothing_is_removed_from_under_a_build(
+def test_nothing_is_removed_during_a_build(
     waypoint: Waypoint, bases: Bases, small_root: Path, own: BaseRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be about to use steps of an image that nothing else needs, or to give a name that is being removed."""
+    """The build may be about to use layers of an image that nothing else needs, or to assign the name being removed."""
     bases.import_(os.fspath(small_root), names=["own:2"])
     monkeypatch.setattr("waypoint.session.bases.draft.ALONE_TIMEOUT_S", 0.0)
     with using_images(waypoint.context, "build", {}):
@@ -447,15 +448,16 @@ def test_nothing_is_removed_from_under_a_build(
     bases.remove("own:1")
 
 
-def test_a_base_is_not_removed_while_a_session_is_being_created(
+def test_a_base_is_not_removed_while_a_session_is_created_over_it(
     waypoint: Waypoint, bases: Bases, small: BaseRecord
 ) -> None:
-    with using_base(waypoint.context, small), using_base(waypoint.context, small):  # as two creations hold it
+    # as two running creations hold it
+    with using_base(waypoint.context, small), using_base(waypoint.context, small):
         with pytest.raises(Busy):
             bases.remove("small:1")
 
 
-def test_sessions_start_or_say_that_the_base_is_gone_while_it_is_removed(
+def test_during_the_removal_of_a_base_a_session_starts_or_reports_it_missing(
     waypoint: Waypoint, bases: Bases, own: BaseRecord
 ) -> None:
     made: list[Session] = []
@@ -485,9 +487,7 @@ def test_sessions_start_or_say_that_the_base_is_gone_while_it_is_removed(
         session.cleanup(force=True)
 
 
-def test_a_base_without_a_shell_is_said_to_have_none(
-    waypoint: Waypoint, bases: Bases, tmp_path: Path
-) -> None:
+def test_a_base_without_a_shell_is_reported(waypoint: Waypoint, bases: Bases, tmp_path: Path) -> None:
     (tmp_path / "empty/etc").mkdir(parents=True)
     bases.import_(os.fspath(tmp_path / "empty"), names=["empty"])
     with pytest.raises(NotFound, match="no shell") as caught:
@@ -495,10 +495,10 @@ def test_a_base_without_a_shell_is_said_to_have_none(
     assert "/bin/sh" in caught.value.hint
 
 
-# --- what is cut off -----------------------------------------------------------------------------------
+# --- killed operations---------------------------------------------------------------------------------
 
 
-def test_an_import_killed_at_any_step_leaves_nothing_or_all(
+def test_an_import_killed_at_any_step_is_undone_or_finished(
     state_dir: Path, waypoint: Waypoint, bases: Bases, small_root: Path
 ) -> None:
     words = ("base", "import", os.fspath(small_root), "--name", "cut:1")
@@ -508,14 +508,14 @@ def test_an_import_killed_at_any_step_leaves_nothing_or_all(
         with Waypoint(state_dir) as next_command:
             assert_nothing_left(next_command)
             if any("docker.io/library/cut:1" in base.names for base in next_command.bases().all()):
-                break  # it was published, and the next command did the rest
+                break  # it was published, and the next command finished it
         assert look_at_host(state_dir) == before
     else:
         pytest.fail("it was never published")
     assert step > 3
 
 
-def test_a_build_killed_at_any_step_leaves_each_name_with_one_base_and_its_image(
+def test_after_a_build_killed_at_any_step_each_name_has_one_base_and_its_image(
     state_dir: Path, waypoint: Waypoint, bases: Bases, small: BaseRecord, app: Path
 ) -> None:
     old = bases.build(app)
@@ -539,21 +539,21 @@ def test_a_build_killed_at_any_step_leaves_each_name_with_one_base_and_its_image
     assert [base.id for base in bases.prune()] == [old.id]
 
 
-def test_a_name_whose_removal_is_cut_off_is_there_in_full_or_not_at_all(
+def test_a_name_whose_removal_was_killed_exists_completely_or_not_at_all(
     state_dir: Path, waypoint: Waypoint, bases: Bases, own: BaseRecord, small_root: Path, app: Path
 ) -> None:
     bases.import_(os.fspath(small_root), names=["own:2"])
     with using_images(waypoint.context, "rm", {}) as buildah:
-        buildah.untag("docker.io/library/own:2")  # and here it was killed
+        buildah.untag("docker.io/library/own:2")  # here the removal is killed
     assert bases.find("own:2").id == own.id
     (app / "Dockerfile").write_text("FROM own:2\n")
     assert bases.build(app).image is not None
 
 
-def test_what_was_fetched_is_kept_as_long_as_a_base_needs_it(
+def test_a_fetched_image_is_kept_while_a_base_needs_it(
     waypoint: Waypoint, bases: Bases, small: BaseRecord, app: Path, tmp_path: Path
 ) -> None:
-    """As FROM fetches it: it has a name in the store, and no base has that."""
+    """As FROM fetches an image: it has a name in the store, and no base has that name."""
     built = bases.build(app)
     assert built.image is not None
     with using_images(waypoint.context, "fetch", {}) as buildah:
@@ -571,7 +571,7 @@ def test_what_was_fetched_is_kept_as_long_as_a_base_needs_it(
         buildah.untag("docker.io/library/needed:1")
 
 
-def test_a_removal_killed_half_way_goes_on(
+def test_a_killed_removal_is_finished_by_the_next_command(
     state_dir: Path, waypoint: Waypoint, bases: Bases, own: BaseRecord
 ) -> None:
     context = waypoint.context
@@ -583,10 +583,10 @@ def test_a_removal_killed_half_way_goes_on(
 
 
 @pytest.mark.parametrize("step", ["forget", "files", "image"])
-def test_a_removal_cut_off_does_not_take_what_was_made_again_since(
+def test_a_killed_removal_spares_a_base_that_was_made_again(
     state_dir: Path, waypoint: Waypoint, bases: Bases, own: BaseRecord, small_root: Path, step: str
 ) -> None:
-    """By a process that goes on: it opened the state directory before that."""
+    """It is made again by a process that had opened the state directory before."""
     assert killed_at(state_dir, ["forget", "files", "image"].index(step), "base", "rm", "own:1")
     assert [base.id for base in bases.all()].count(own.id) == (step == "forget")
     again = bases.import_(os.fspath(small_root), names=["own:1"])
@@ -601,11 +601,11 @@ def test_a_removal_cut_off_does_not_take_what_was_made_again_since(
     session.cleanup()
 
 
-def test_what_is_left_of_a_removal_waits_for_no_build(
+def test_finishing_a_removal_does_not_wait_for_a_build(
     state_dir: Path, waypoint: Waypoint, bases: Bases, own: BaseRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("waypoint.session.bases.draft.ALONE_TIMEOUT_S", DEADLINE_S)
-    assert killed_at(state_dir, 2, "base", "rm", "own:1")  # only the image is there still
+    assert killed_at(state_dir, 2, "base", "rm", "own:1")  # only the image is left
     with using_images(waypoint.context, "build", {}):
         began = time.monotonic()
         with Waypoint(state_dir) as next_command:
@@ -615,15 +615,18 @@ def test_what_is_left_of_a_removal_waits_for_no_build(
         assert_nothing_left(next_command)
 
 
-def test_the_space_of_an_imported_base_is_shared_with_its_image(
+def test_an_imported_base_shares_its_space_with_its_image(
     waypoint: Waypoint, bases: Bases, small_root: Path
 ) -> None:
     (small_root / "large").write_bytes(os.urandom(16 << 20))
     base = bases.import_(os.fspath(small_root), names=["large"])
-    place = waypoint.context.layout.base(base.id)
+    base_directory = waypoint.context.layout.base(base.id)
     os.sync()
     listed = subprocess.run(
-        ["btrfs", "filesystem", "du", "-s", "--raw", place], capture_output=True, text=True, check=True
+        ["btrfs", "filesystem", "du", "-s", "--raw", base_directory],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     total, exclusive = map(int, listed.splitlines()[1].split()[:2])
     assert total > 16 << 20

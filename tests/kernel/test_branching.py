@@ -25,7 +25,7 @@ def test_a_restored_branch_can_be_saved_again_and_again(session: Session) -> Non
     assert session.exec(": >/tmp/go; wait %1", timeout_s=DEADLINE_S).exit_code == 5
 
 
-def test_forks_of_forks_to_depth_five_each_keep_their_own_state(session: Session) -> None:
+def test_each_fork_of_a_fork_keeps_its_own_state_to_depth_five(session: Session) -> None:
     line: list[Branch] = [session.main]
     session.exec("path=main; echo main >/tmp/path")
     for depth in range(1, 6):
@@ -41,10 +41,10 @@ def test_forks_of_forks_to_depth_five_each_keep_their_own_state(session: Session
     at, seen = line[-1].record.head, 0
     while at is not None:
         at, seen = by_id[at].parent, seen + 1
-    assert seen == 5, "each checkpoint knows the one it came from"
+    assert seen == 5, "each checkpoint must record its parent"
 
 
-def test_a_branch_can_be_restored_to_a_cousin(session: Session) -> None:
+def test_a_branch_can_be_restored_to_a_checkpoint_of_another_branch(session: Session) -> None:
     session.exec("who=root; touch /tmp/root")
     left, right = session.fork(session.snapshot("root"), ids=["left", "right"])
     left.exec("who=left; touch /tmp/left; (sleep 1000 & disown)")
@@ -66,7 +66,7 @@ def test_a_branch_can_be_restored_to_a_cousin(session: Session) -> None:
     assert right.record.head == session.main.record.head
 
 
-def test_a_fork_of_a_live_branch_saves_it_first(session: Session) -> None:
+def test_a_fork_of_a_live_branch_saves_that_branch_first(session: Session) -> None:
     session.exec("x=live")
     before = session.checkpoints()
     assert before == []
@@ -79,12 +79,12 @@ def test_a_fork_of_a_live_branch_saves_it_first(session: Session) -> None:
 
 
 @pytest.mark.quick
-def test_four_forks_at_once_live_their_own_lives(session: Session) -> None:
+def test_four_forks_run_at_once_and_are_independent(session: Session) -> None:
     session.exec("n=1; echo start >/tmp/log")
     forks = session.fork(session.snapshot(), n=4)
     assert len({fork.name for fork in forks}) == 4
     pids = {fork.exec("echo $$").output for fork in forks}
-    assert len(pids) == 1, "each has its own process ids, so they are the same"
+    assert len(pids) == 1, "each has its own pid namespace, so the pids are equal"
     for number, fork in enumerate(forks):
         fork.exec(f"n={number}; echo {number} >>/tmp/log; sleep 100{number} &")
         wait_until(fork, "pgrep -x sleep >/dev/null")
@@ -95,7 +95,7 @@ def test_four_forks_at_once_live_their_own_lives(session: Session) -> None:
     assert session.exec("echo $n; cat /tmp/log").output == "1\nstart\n"
 
 
-def test_the_end_of_a_branch_leaves_the_others_and_its_checkpoints(session: Session, state_dir: Path) -> None:
+def test_destroying_a_branch_keeps_the_others_and_its_checkpoints(session: Session, state_dir: Path) -> None:
     first, second = session.fork(session.snapshot(), ids=["first", "second"])
     alone = look_at_host(state_dir)
     first.exec("x=first; touch /tmp/first")
@@ -168,7 +168,7 @@ def test_an_invalid_name_is_refused_before_anything_happens_by(
     assert not os.path.lexists(session.directory.parent.parent / "x")
 
 
-def test_a_hundred_checkpoints_in_a_row_are_each_still_there(session: Session) -> None:
+def test_each_of_a_hundred_checkpoints_in_a_row_can_be_restored(session: Session) -> None:
     session.exec("n=0")
     for number in range(1, 101):
         session.exec("n=$((n + 1)); echo $n >/tmp/n; touch /tmp/was-$n")
@@ -185,7 +185,7 @@ def test_a_hundred_checkpoints_in_a_row_are_each_still_there(session: Session) -
 def _assert_refused(
     session: Session, act: Callable[[], object], error: type[WaypointError], match: str | None = None
 ) -> None:
-    """``act`` raises ``error``; branches and checkpoints are the same as before, and main answers."""
+    """Check that ``act`` raises ``error``, changes no branch or checkpoint, and that main still answers."""
 
     def look() -> tuple[list[str], list[str], list[str]]:
         names = [branch.name for branch in session.branches()]

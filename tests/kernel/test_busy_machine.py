@@ -1,4 +1,4 @@
-"""What must hold when others want the processor: whoever can be interrupted between two steps will be."""
+"""What must hold on a busy machine, where every process is preempted between any two steps."""
 
 import os
 import subprocess
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.alone
 
 @pytest.fixture(autouse=True)
 def work() -> Iterator[None]:
-    """More work than processors."""
+    """Run more busy processes than there are processors."""
     loops = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(3 * (os.cpu_count() or 1))]
     yield
     for loop in loops:
@@ -22,7 +22,7 @@ def work() -> Iterator[None]:
         loop.wait()
 
 
-def test_a_new_session_answers_at_once(
+def test_a_new_session_answers_at_once_on_a_busy_machine(
     waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None
 ) -> None:
     for _ in range(40):
@@ -31,14 +31,14 @@ def test_a_new_session_answers_at_once(
         session.cleanup()
 
 
-def test_a_command_finds_and_keeps_the_modes_of_the_terminal(session: Session) -> None:
-    """Init types the line that starts a command without echo; the command must not run before that is over."""
+def test_a_command_gets_and_keeps_the_modes_of_the_terminal(session: Session) -> None:
+    """Init types the line that starts a command without echo; the command must not run before that mode has ended."""
     for _ in range(60):
         assert " echo " in session.exec("stty -a; stty -ixon").output
         assert " -ixon " in session.exec("stty -a; stty ixon").output
 
 
-def test_a_fork_and_a_restored_branch_answer_at_once(session: Session) -> None:
+def test_a_fork_and_a_restored_branch_answer_at_once_on_a_busy_machine(session: Session) -> None:
     for number in range(5):
         session.exec(f"n={number}")
         saved = session.snapshot()

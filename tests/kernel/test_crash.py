@@ -1,4 +1,4 @@
-"""Whatever step an operation fails or dies at: the branch runs, and nothing half-made is to be seen."""
+"""At whatever step an operation fails or is killed, the branch runs, and nothing half-made is visible."""
 
 import os
 import random
@@ -19,7 +19,7 @@ from waypoint.model import OperationStatus
 from waypoint.session.operation import Operation
 from waypoint.store.lock import locked
 
-STEPS_MAX = 12  # more than any operation has: the loop ends where an operation is no longer cut off
+STEPS_MAX = 12  # more steps than any operation has: a loop ends when the operation is no longer cut off
 
 
 def wait_until(is_true: Callable[[], bool]) -> None:
@@ -71,7 +71,7 @@ OPERATIONS: dict[str, Callable[[Session, str], object]] = {
 
 @pytest.mark.quick
 @pytest.mark.parametrize("verb", sorted(OPERATIONS))
-def test_a_failure_at_any_step_leaves_the_branch_running_and_the_catalogue_unchanged(
+def test_a_failure_at_any_step_keeps_the_branch_running_and_the_catalogue_unchanged(
     prepared: Session, verb: str
 ) -> None:
     before = visible(prepared)
@@ -86,7 +86,7 @@ def test_a_failure_at_any_step_leaves_the_branch_running_and_the_catalogue_uncha
             break
         assert "made to fail" in told
         reached.append(failure.reached)
-        if failure.reached == "restore/retire":  # published already: the next command finishes the removal
+        if failure.reached == "restore/retire":  # already published: the next command finishes the removal
             Waypoint(prepared.context.layout.state_dir).close()
             assert prepared.exec(STATE).output == "saved saved 1\n"
             assert_settled(prepared)
@@ -133,19 +133,19 @@ def test_the_next_command_repairs_what_a_killed_one_left_at_any_step(
 
 
 def has_begun(session: Session, process: "subprocess.Popen[bytes]") -> bool:
-    """An operation that nobody looked at in time may have ended already."""
+    """Whether the operation has begun; one that was not observed in time may have ended already."""
     return session.context.catalogue.has_unfinished() or process.poll() is not None
 
 
 def test_a_branch_survives_kills_at_arbitrary_moments(prepared: Session, state_dir: Path) -> None:
-    """Steps are our own boundaries; CRIU is cut off from its caller in between."""
-    moments = random.Random()  # not seeded: each run of the suite tries other moments
+    """The steps are only our own boundaries; these kills also hit CRIU in between."""
+    moments = random.Random()  # not seeded, so that each run of the suite tries other moments
     for number in range(8):
         verb = ["snapshot", prepared.id, f"try-{number}"] if number % 2 else ["restore", prepared.id, "point"]
         with start_command(state_dir, -1, *verb) as process:
             wait_until(partial(has_begun, prepared, process))
-            # The moment itself is the subject of the test, not a way to wait for something. Two come at once: they
-            # meet an operation under way, however fast the machine is.
+            # The sleep is what this test is about, not a way to wait. Two moments follow each other closely, so that
+            # they hit a running operation, however fast the machine is.
             time.sleep(moments.random() * 0.05 if number > 1 else 0.0)
             process.send_signal(signal.SIGKILL)
             process.communicate(timeout=60)
@@ -159,11 +159,11 @@ def test_a_branch_survives_kills_at_arbitrary_moments(prepared: Session, state_d
             again.restore(checkpoint)
             again.exec("x=later; echo later >/tmp/note")
     ended = {operation.status for operation in prepared.operations()}
-    assert OperationStatus.RECOVERED in ended, "no kill met an operation under way"
+    assert OperationStatus.RECOVERED in ended, "no kill hit a running operation"
 
 
 @pytest.mark.parametrize("verb", sorted(OPERATIONS))
-def test_a_signal_right_after_publishing_takes_nothing_back(
+def test_a_signal_right_after_publishing_undoes_nothing(
     prepared: Session, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = prepared.context
@@ -196,7 +196,7 @@ def test_a_signal_right_after_publishing_takes_nothing_back(
         assert_settled(again)
 
 
-def test_a_command_that_outlives_its_killed_caller_is_waited_for(session: Session, state_dir: Path) -> None:
+def test_the_next_command_waits_for_one_whose_caller_was_killed(session: Session, state_dir: Path) -> None:
     with start_command(
         state_dir, -1, "exec", session.id, "--", "echo begun >/tmp/begun; sleep 2; x=done"
     ) as process:
@@ -206,16 +206,16 @@ def test_a_command_that_outlives_its_killed_caller_is_waited_for(session: Sessio
     assert session.exec("echo $x").output == "done\n"
 
 
-def test_a_session_is_removed_with_a_snapshot_that_was_cut_off(
+def test_a_session_with_a_killed_snapshot_can_be_removed(
     waypoint: Waypoint, prepared: Session, state_dir: Path
 ) -> None:
     assert killed_at(state_dir, 3, "snapshot", prepared.id, "cut")
-    prepared.cleanup(force=True)  # by a process that has not looked at what others left
+    prepared.cleanup(force=True)  # by a process that has not run a recovery
     with Waypoint(state_dir) as again:
         assert again.context.catalogue.unfinished() == []
 
 
-def test_a_session_whose_removal_was_cut_off_is_removed_by_the_next_command(
+def test_a_killed_removal_of_a_session_is_finished_by_the_next_command(
     waypoint: Waypoint, state_dir: Path, workspace: Path, leaves_nothing_behind: None
 ) -> None:
     killed = 0
@@ -232,11 +232,11 @@ def test_a_session_whose_removal_was_cut_off_is_removed_by_the_next_command(
     assert killed >= 9
 
 
-def test_a_removal_that_was_cut_off_waits_for_who_works_on_a_branch(
+def test_finishing_a_removal_waits_until_no_branch_is_in_use(
     waypoint: Waypoint, state_dir: Path, workspace: Path, leaves_nothing_behind: None
 ) -> None:
     session = waypoint.create(workspace)
-    assert killed_at(state_dir, 1, "cleanup", session.id)  # it is closed, and runs
+    assert killed_at(state_dir, 1, "cleanup", session.id)  # the session is closed, but still runs
     with locked(session.context.branch_lock(session.id, "main"), what="main"), Waypoint(state_dir) as again:
         assert len(again.context.catalogue.unfinished()) == 1
         assert session.main.is_running()
@@ -244,7 +244,7 @@ def test_a_removal_that_was_cut_off_waits_for_who_works_on_a_branch(
         assert again.context.catalogue.unfinished() == []
 
 
-def test_a_branch_whose_removal_was_cut_off_is_removed_by_the_next_command(
+def test_a_killed_removal_of_a_branch_is_finished_by_the_next_command(
     prepared: Session, state_dir: Path
 ) -> None:
     killed = 0
@@ -259,7 +259,7 @@ def test_a_branch_whose_removal_was_cut_off_is_removed_by_the_next_command(
     assert killed >= 3
 
 
-def test_a_session_whose_creation_was_cut_off_is_never_seen(
+def test_a_session_whose_creation_was_killed_is_never_visible(
     waypoint: Waypoint, state_dir: Path, workspace: Path, leaves_nothing_behind: None
 ) -> None:
     for number in range(STEPS_MAX):
@@ -271,15 +271,15 @@ def test_a_session_whose_creation_was_cut_off_is_never_seen(
     waypoint.session("cut").cleanup()
 
 
-def test_a_criu_that_is_killed_leaves_no_directory_on_the_host(
+def test_a_killed_criu_leaves_no_directory_on_the_host(
     prepared: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it is by a recovery that finds one still at work."""
+    """A recovery kills CRIU like this when it finds one still running."""
     context = prepared.context
     before = set(_directories_of_criu())
     live = {branch.record.incarnation for branch in prepared.branches()}
 
-    def kill_criu(_pid: int) -> None:  # called when all is back; CRIU waits for us
+    def kill_criu(_pid: int) -> None:  # called when all processes are restored; CRIU waits for us
         (incarnation,) = set(os.listdir(context.layout.mount(""))) - live
         context.platform.cgroup(incarnation).begin_kill()
 
@@ -289,7 +289,7 @@ def test_a_criu_that_is_killed_leaves_no_directory_on_the_host(
     left = set(_directories_of_criu()) - before
 
     def is_clean() -> bool:
-        left.intersection_update(_directories_of_criu())  # one of another session goes by itself
+        left.intersection_update(_directories_of_criu())  # that of another session disappears by itself
         return not left
 
     wait_until(is_clean)

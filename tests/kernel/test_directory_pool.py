@@ -1,6 +1,6 @@
-"""The second layer driver, live: a pool that is a plain directory, where a checkpoint copies files.
+"""The second layer driver in use: a pool that is a plain directory, where a checkpoint copies files.
 
-The state directory is on a tmpfs: another file system than the root's, as an overlay over ``/`` needs.
+The state directory is on a tmpfs, because an overlay over ``/`` needs another file system than the root's.
 """
 
 import secrets
@@ -69,7 +69,9 @@ def test_sessions_are_saved_restored_and_forked_by_copying(directory_state: Path
             session.cleanup(force=True)
 
 
-def test_a_disk_limit_is_refused_by_name_and_the_others_hold(directory_state: Path, workspace: Path) -> None:
+def test_a_disk_limit_is_refused_by_name_and_the_other_limits_apply(
+    directory_state: Path, workspace: Path
+) -> None:
     with Waypoint(directory_state) as waypoint:
         with pytest.raises(AbilityMissing, match="needs a pool on btrfs") as told:
             waypoint.create(workspace, limits=Limits(disk_bytes=1 << 30))

@@ -1,4 +1,4 @@
-"""The limit of the space in the pool: what does not fit is refused, in every branch, and can be made to fit."""
+"""The limit of space in the pool: what does not fit is refused in every branch, and fits after space was freed."""
 
 import os
 from pathlib import Path
@@ -15,11 +15,11 @@ from waypoint.session.commands.disk_space import RAISED_BYTES_MAX
 from waypoint.session.commands.exec import CommandResult
 
 LIMIT = 64 << 20
-SLACK = 2 << 20  # what the file system needs for itself
+SLACK = 2 << 20  # what the file system itself needs
 
 
 def fill(branch: Branch | Session, path: str) -> CommandResult:
-    """Write until nothing more fits."""
+    """Write until no more fits."""
     ended = branch.exec(f"dd if=/dev/urandom of={path} bs=64k count=4096", timeout_s=DEADLINE_S)
     assert ended.exit_code == 1
     assert "Disk quota exceeded" in ended.output
@@ -31,7 +31,9 @@ def size(branch: Branch | Session, *paths: str) -> int:
     return sum(int(branch.exec_isolated(["stat", "-c", "%s", path]).output) for path in paths)
 
 
-def test_a_filler_is_stopped_by_name_and_what_it_deletes_can_be_used_again(limited: MakeLimited) -> None:
+def test_a_program_that_fills_the_disk_is_stopped_and_freed_space_can_be_used_again(
+    limited: MakeLimited,
+) -> None:
     session = limited(Limits(disk_bytes=LIMIT))
     session.exec("x=kept; sleep 1000 & true")
     ended = fill(session, "/root/full")
@@ -44,8 +46,8 @@ def test_a_filler_is_stopped_by_name_and_what_it_deletes_can_be_used_again(limit
     assert session.exec("head -c 40M /dev/zero >/root/again").exit_code == 0
 
 
-def test_what_is_deleted_is_not_given_twice(limited: MakeLimited) -> None:
-    """Neither what the file system has not taken back when the files are counted, nor what is open without a name."""
+def test_deleted_space_is_not_given_out_twice(limited: MakeLimited) -> None:
+    """Neither space not yet freed when the files are counted, nor that of deleted files that are still open."""
     session = limited(Limits(disk_bytes=LIMIT))
     for _ in range(2):
         ended = session.exec("head -c 200M /dev/zero >/root/full; stat -c %s /root/full; rm /root/full")
@@ -77,7 +79,7 @@ time.sleep(1000)
 """
 
 
-def test_what_has_no_name_counts_however_it_is_held(limited: MakeLimited) -> None:
+def test_deleted_files_in_use_count_however_they_are_held(limited: MakeLimited) -> None:
     session = limited(Limits(disk_bytes=LIMIT))
     session.write_file("/root/hold.py", HOLD)
     session.exec("python3 /root/hold.py & wait_for=$!")
@@ -87,7 +89,7 @@ def test_what_has_no_name_counts_however_it_is_held(limited: MakeLimited) -> Non
     assert LIMIT - SLACK < _largest(session) <= LIMIT
 
 
-def test_a_volume_whose_server_is_gone_keeps_nobody_from_counting(
+def test_a_volume_with_a_dead_server_does_not_block_counting(
     waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None, tmp_path: Path
 ) -> None:
     file = tmp_path / "file"
@@ -111,7 +113,7 @@ def _largest(branch: Branch | Session) -> int:
     return size(branch, "/root/large")
 
 
-def test_a_full_branch_takes_long_commands_and_gets_no_larger_by_many(limited: MakeLimited) -> None:
+def test_a_full_branch_still_runs_long_commands_and_many_do_not_make_it_larger(limited: MakeLimited) -> None:
     session = limited(Limits(disk_bytes=LIMIT))
     session.exec("mkdir /root/here")
     fill(session, "/root/here/full")
@@ -123,7 +125,7 @@ def test_a_full_branch_takes_long_commands_and_gets_no_larger_by_many(limited: M
     assert session.exec("head -c 40M /dev/zero >/root/again").exit_code == 0
 
 
-def test_it_holds_after_a_restore_and_in_a_fork_with_what_was_used_before(limited: MakeLimited) -> None:
+def test_the_disk_limit_and_usage_continue_after_a_restore_and_in_a_fork(limited: MakeLimited) -> None:
     session = limited(Limits(disk_bytes=LIMIT))
     session.exec("head -c 40M /dev/urandom >/root/early")
     for branch in all_ways_back(session, "forty"):
@@ -131,23 +133,23 @@ def test_it_holds_after_a_restore_and_in_a_fork_with_what_was_used_before(limite
         assert LIMIT - SLACK < size(branch, "/root/early", "/root/late") <= LIMIT
 
 
-def test_a_full_branch_is_saved_and_comes_back_full_and_can_then_be_emptied(limited: MakeLimited) -> None:
+def test_a_full_branch_can_be_saved_restored_and_then_emptied(limited: MakeLimited) -> None:
     session = limited(Limits(disk_bytes=LIMIT))
-    # A deleted file that is still open is what CRIU itself has to put into the layer at a checkpoint.
+    # CRIU itself must write a deleted file that is still open into the layer at a checkpoint.
     session.exec("x=kept; exec 7>/root/deleted; echo said >&7; rm /root/deleted")
     fill(session, "/root/full")
     for branch in all_ways_back(session, "full"):
         assert branch.exec(f"head -c {SLACK} /dev/zero >/root/more").exit_code != 0
         branch.exec("rm -f /root/more")
         assert branch.exec("echo $x; cat /proc/$$/fd/7").output == "kept\nsaid\n"
-        # The checkpoint still holds what is deleted now; the branch has its space again all the same.
+        # The checkpoint still holds what is deleted now; even so, the branch gets its space back.
         branch.exec("rm /root/full")
         assert branch.exec("head -c 40M /dev/zero >/root/again").exit_code == 0
         fill(branch, "/root/full")
         assert LIMIT - SLACK < size(branch, "/root/full", "/root/again") <= LIMIT
 
 
-def test_other_branches_and_sessions_and_the_pool_do_not_notice(limited: MakeLimited) -> None:
+def test_a_full_branch_does_not_affect_other_branches_sessions_or_the_pool(limited: MakeLimited) -> None:
     session, free = limited(Limits(disk_bytes=LIMIT)), limited(Limits())
     session.snapshot("empty")
     (fork,) = session.fork("empty")
@@ -167,18 +169,16 @@ for number in range(10000):
 """
 
 
-def test_what_has_no_content_but_takes_space_counts_too(limited: MakeLimited) -> None:
+def test_metadata_counts_too(limited: MakeLimited) -> None:
     session = limited(Limits(disk_bytes=16 << 20))
     ended = session.exec_isolated(["python3", "-c", LINKS], timeout_s=120)
     assert "Disk quota exceeded" in ended.errors
     assert [limit.name for limit in ended.limits_reached] == ["disk"]
     session.exec("rm -r /root/many", timeout_s=DEADLINE_S)
-    wait_until(session, "head -c 8M /dev/zero >/root/fits")  # freed when the pool has committed it
+    wait_until(session, "head -c 8M /dev/zero >/root/fits")  # freed when the pool commits
 
 
-def test_a_copy_into_a_full_branch_is_refused_by_name_and_one_that_fits_is_not(
-    limited: MakeLimited, tmp_path: Path
-) -> None:
+def test_a_copy_is_refused_by_name_only_if_it_does_not_fit(limited: MakeLimited, tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(os.urandom(80 << 20))
     session = limited(Limits(disk_bytes=LIMIT))
     session.write_file("/root/large", "old")

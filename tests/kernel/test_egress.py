@@ -1,4 +1,4 @@
-"""With an allow-list a session reaches what is on it and nothing else, in every branch, whatever root inside does."""
+"""With an allow-list a session reaches only what is on it, in every branch, whatever root inside does."""
 
 import socket
 from collections.abc import Iterator
@@ -36,14 +36,14 @@ def confined(
 
 
 def everywhere(session: Session) -> list[Branch]:
-    """The first branch, one that was forked, and one that was restored."""
+    """Return the first branch, a forked one and a restored one."""
     session.snapshot("here")
     forked, restored = session.fork("here", ids=["forked", "restored"])
     restored.restore("here")
     return [session.main, forked, restored]
 
 
-def test_only_what_is_allowed_is_reached_and_the_rest_is_refused_at_once(
+def test_only_allowed_addresses_are_reached_and_the_rest_is_refused_at_once(
     confined: Session, outside: Outside
 ) -> None:
     for branch in everywhere(confined):
@@ -52,14 +52,14 @@ def test_only_what_is_allowed_is_reached_and_the_rest_is_refused_at_once(
         assert reaches(branch, outside.other_address, ECHO_PORT) == "refused"
 
 
-def test_a_frame_of_their_own_making_leads_nowhere_else(confined: Session, outside: Outside) -> None:
+def test_a_hand_made_frame_reaches_only_allowed_addresses(confined: Session, outside: Outside) -> None:
     for branch in everywhere(confined):
         assert forges(branch, outside.address, ECHO_PORT) == "open"
         assert forges(branch, outside.address, OTHER_PORT) == "closed"
         assert forges(branch, outside.other_address, ECHO_PORT) == "closed"
 
 
-def test_root_inside_cannot_change_what_is_allowed(confined: Session, outside: Outside) -> None:
+def test_root_inside_cannot_change_the_allow_list(confined: Session, outside: Outside) -> None:
     for attempt in (
         "nft flush ruleset",
         f"ip route add {outside.other_address} via 10.0.2.2",
@@ -71,7 +71,7 @@ def test_root_inside_cannot_change_what_is_allowed(confined: Session, outside: O
     assert reaches(confined, outside.other_address, ECHO_PORT) == "refused"
 
 
-def test_nothing_leaves_by_a_question_for_a_name_or_by_a_ping(confined: Session, outside: Outside) -> None:
+def test_name_queries_and_pings_do_not_get_out(confined: Session, outside: Outside) -> None:
     assert confined.exec("getent hosts example.com", timeout_s=20).exit_code != 0
     silent = """
 import socket, struct, sys
@@ -93,7 +93,7 @@ except OSError:
         assert confined.exec(f"python3 /tmp/ask.py {words}", timeout_s=20).output == "nothing\n"
 
 
-def test_a_name_is_looked_up_once_and_means_the_same_inside(
+def test_an_allowed_name_is_looked_up_once_and_resolves_the_same_inside(
     waypoint: Waypoint, workspace: Path, outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look_up(name: str, *_: object) -> list[object]:
@@ -126,7 +126,7 @@ def test_a_whole_network_can_be_allowed(waypoint: Waypoint, workspace: Path, out
         session.cleanup(force=True)
 
 
-def test_a_link_local_address_is_reached_only_if_it_is_allowed_itself(
+def test_a_link_local_address_is_reached_only_if_allowed_itself(
     waypoint: Waypoint, workspace: Path, outside: Outside, leaves_nothing_behind: None
 ) -> None:
     everything = Allowed(host="0.0.0.0/0")
@@ -145,7 +145,7 @@ def test_a_link_local_address_is_reached_only_if_it_is_allowed_itself(
     session.cleanup(force=True)
 
 
-def test_a_name_that_leads_to_a_link_local_address_is_refused(
+def test_a_name_that_resolves_to_a_link_local_address_is_refused(
     waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = [(None, None, 0, "", (address, 0)) for address in ("192.0.2.1", "169.254.169.254")]
@@ -166,7 +166,7 @@ def test_a_name_that_leads_to_a_link_local_address_is_refused(
         ("two words", "neither"),
     ],
 )
-def test_what_cannot_be_allowed_is_said_and_nothing_is_made(
+def test_an_invalid_allow_list_entry_is_refused_and_nothing_is_made(
     waypoint: Waypoint, workspace: Path, state_dir: Path, host: str, said: str
 ) -> None:
     before = look_at_host(state_dir)
@@ -175,7 +175,7 @@ def test_what_cannot_be_allowed_is_said_and_nothing_is_made(
     assert look_at_host(state_dir) == before
 
 
-def test_what_is_allowed_still_holds_when_the_nat_was_killed(confined: Session, outside: Outside) -> None:
+def test_the_allow_list_still_holds_after_the_nat_was_killed(confined: Session, outside: Outside) -> None:
     kill_nat(confined)
     confined.snapshot()
     assert reaches(confined, outside.address, ECHO_PORT) == "reached"

@@ -22,7 +22,7 @@ REMOUNT, BIND, READ_ONLY, RECURSIVE = 0x20, 0x1000, 0x1, 0x4000
 
 @dataclass(frozen=True)
 class Prison:
-    """A branch in each of its lives, beside another session, on a host that listens and has secrets."""
+    """A branch as created, forked and restored, next to another session, on a host with listeners and secrets."""
 
     branches: dict[str, Branch]
     other: Session
@@ -33,7 +33,7 @@ class Prison:
     state_dir: Path
 
     def fill(self, word: str) -> str:
-        """What stands for something of the host in the words of an attempt."""
+        """Replace the placeholders for things of the host in a word of an attempt."""
         record = self.other.main.record
         values = {
             "STATE": os.fspath(self.state_dir),
@@ -165,7 +165,7 @@ ATTEMPTS: dict[str, tuple[list[str], str]] = {
     "look at it from outside a chroot": (["leave_chroot", "<STATE>"], "ENOENT"),
     "look at another branch": (["listing", "<OTHER_BRANCH>"], "ENOENT"),
     "link to the catalogue": (["link", "<STATE>/catalogue.db"], "ENOENT"),
-    # talk to the host
+    # connect to the host
     "talk to init": (["connect_unix", "/.waypoint/sock"], "ECONNRESET"),
     "connect to an abstract socket of the host": (["connect_unix", "<ABSTRACT>"], "ECONNREFUSED"),
     "connect to a socket file of the host": (["connect_unix", "<SOCKET_FILE>"], "ECONNREFUSED"),
@@ -182,7 +182,7 @@ def test_there_is_no_way_to(prison: Prison, name: str, life: str) -> None:
     assert prison.branches[life].exec_isolated(program).output == f"refused: {refusal}\n"
 
 
-def test_it_is_the_walls_that_stand_in_the_way(waypoint: Waypoint, workspace: Path) -> None:
+def test_without_the_walls_the_same_attempts_succeed(waypoint: Waypoint, workspace: Path) -> None:
     session = waypoint.create(workspace, walls=Walls(privileged=True))
     try:
         install_workloads(session)
@@ -202,11 +202,11 @@ def test_it_is_the_walls_that_stand_in_the_way(waypoint: Waypoint, workspace: Pa
         session.cleanup(force=True)
 
 
-def test_what_init_holds_leads_nowhere_outside(prison: Prison) -> None:
+def test_no_descriptor_of_init_reaches_outside(prison: Prison) -> None:
     for branch in prison.branches.values():
         held = []
         for fd in Path(f"/proc/{branch.record.init_pid}/fd").iterdir():
-            with suppress(FileNotFoundError):  # the connection of the last command
+            with suppress(FileNotFoundError):  # it was the connection of the last command
                 held.append(os.readlink(fd))
         kinds = re.compile(
             r"/dev/null|/dev/pts/(ptmx|\d+)|/\.waypoint/main/(status|go)|(socket|pipe):\[\d+\]"

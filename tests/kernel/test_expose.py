@@ -1,4 +1,4 @@
-"""Ports of a branch that the loopback of the host leads to."""
+"""Ports of a branch that are forwarded from the loopback of the host."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ from waypoint.kernel.network.namespace import within_network
 from waypoint.model import Network, NetworkMode
 
 PORT = 8000
-# Echoes in upper case, also after the caller has said its last; `name` answers with the branch's own file.
+# Echoes in upper case, also after the caller's last byte; `name` is answered with the content of a file.
 SERVER = """
 import socket, sys, threading
 def answer(connection):
@@ -72,7 +72,7 @@ def is_refused(port: int) -> bool:
 
 
 @pytest.mark.quick
-def test_each_branch_is_reached_and_stays_so_through_restores(either: Session) -> None:
+def test_each_branch_is_reached_at_its_port_also_after_a_restore(either: Session) -> None:
     serve(either)
     either.snapshot("serving")
     (fork,) = either.fork("serving", ids=["fork"])
@@ -89,13 +89,14 @@ def test_each_branch_is_reached_and_stays_so_through_restores(either: Session) -
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "0.0.0.0", "10.0.2.100"])
-def test_a_server_is_reached_at_whatever_address_it_listens(session: Session, address: str) -> None:
+def test_a_server_is_reached_whatever_address_it_listens_on(session: Session, address: str) -> None:
     serve(session, address)
     assert ask(session.main.expose(PORT).host_port) == b"MAIN"
 
 
-def test_a_server_is_reached_also_where_there_is_no_ipv6(session: Session) -> None:
-    switch = Path("/proc/sys/net/ipv6/conf/all/disable_ipv6")  # of the network of the thread that writes
+def test_a_server_is_reached_without_ipv6_too(session: Session) -> None:
+    # the setting belongs to the network namespace of the writing thread
+    switch = Path("/proc/sys/net/ipv6/conf/all/disable_ipv6")
     with open_network(session.context.platform, session.main.record) as network:
         within_network(network, lambda: switch.write_text("1"))
     assert (
@@ -106,7 +107,7 @@ def test_a_server_is_reached_also_where_there_is_no_ipv6(session: Session) -> No
     assert ask(session.main.expose(PORT).host_port) == b"MAIN"
 
 
-def test_a_caller_may_end_its_direction_and_still_be_answered(session: Session) -> None:
+def test_a_caller_may_shut_down_its_direction_and_still_be_answered(session: Session) -> None:
     serve(session)
     with call(session.main.expose(PORT).host_port) as connection:
         connection.sendall(b"last")
@@ -115,7 +116,7 @@ def test_a_caller_may_end_its_direction_and_still_be_answered(session: Session) 
     assert answer == b"LASTEND"
 
 
-def test_many_bytes_arrive_whole_also_at_a_reader_who_is_slow_and_across_snapshots(session: Session) -> None:
+def test_all_bytes_arrive_at_a_slow_reader_and_across_snapshots(session: Session) -> None:
     serve(session)
     said = os.urandom(1 << 20).hex().encode() * 8
     heard = bytearray()
@@ -136,7 +137,7 @@ def test_many_bytes_arrive_whole_also_at_a_reader_who_is_slow_and_across_snapsho
     assert bytes(heard) == said.upper() + b"END"
 
 
-def test_a_connection_goes_on_in_the_branch_that_is_saved_and_is_reset_in_a_copy(session: Session) -> None:
+def test_a_connection_continues_in_the_saved_branch_and_is_reset_in_a_copy(session: Session) -> None:
     serve(session)
     follow = """
 import socket
@@ -160,7 +161,7 @@ except OSError as error:
         wait_until(session, "grep -q 'heard still here' /tmp/follow.log")
 
 
-def test_a_branch_in_which_nothing_listens_resets_its_callers(session: Session) -> None:
+def test_callers_are_reset_if_nothing_listens_in_the_branch(session: Session) -> None:
     exposed = session.main.expose(PORT)
     assert not exposed.is_listening
     with pytest.raises(ConnectionResetError), call(exposed.host_port) as connection:
@@ -182,7 +183,7 @@ def test_two_hundred_callers_at_once_are_served(session: Session) -> None:
             caller.close()
 
 
-def test_what_is_taken_back_leads_nowhere_and_its_port_is_free(session: Session) -> None:
+def test_unexpose_closes_the_port_and_frees_it(session: Session) -> None:
     serve(session)
     port = session.main.expose(PORT).host_port
     with call(port) as connection:
@@ -197,7 +198,7 @@ def test_what_is_taken_back_leads_nowhere_and_its_port_is_free(session: Session)
     assert session.main.expose(PORT, host_port=port).host_port == port
 
 
-def test_it_ends_with_the_branch_and_with_the_session(session: Session) -> None:
+def test_a_port_is_closed_with_its_branch_or_session(session: Session) -> None:
     serve(session)
     (fork,) = session.fork(session.main, ids=["fork"])
     ports = [branch.expose(PORT).host_port for branch in (session.main, fork)]
@@ -224,7 +225,7 @@ def _is_forwarder(process: Path, session_id: str) -> bool:
 
 
 @pytest.mark.parametrize("how", ["ports", "restore", "another"])
-def test_a_forwarder_that_was_killed_comes_back(session: Session, how: str) -> None:
+def test_a_killed_forwarder_is_started_again(session: Session, how: str) -> None:
     serve(session)
     session.snapshot("serving")
     port = session.main.expose(PORT).host_port
@@ -245,7 +246,7 @@ def test_a_forwarder_that_was_killed_comes_back(session: Session, how: str) -> N
     assert len(forwarders(session)) == 1
 
 
-def test_a_forwarder_holds_nothing_of_its_caller(session: Session) -> None:
+def test_a_forwarder_is_detached_from_its_caller(session: Session) -> None:
     session.main.expose(PORT)
     (pid,) = forwarders(session)
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
@@ -254,7 +255,7 @@ def test_a_forwarder_holds_nothing_of_its_caller(session: Session) -> None:
     assert links == {"/dev/null"}
 
 
-def test_refusals(session: Session, waypoint: Waypoint, workspace: Path) -> None:
+def test_wrong_uses_of_ports_are_refused(session: Session, waypoint: Waypoint, workspace: Path) -> None:
     session.main.expose(PORT)
     with pytest.raises(AlreadyExists, match=str(PORT)):
         session.main.expose(PORT)
@@ -266,7 +267,7 @@ def test_refusals(session: Session, waypoint: Waypoint, workspace: Path) -> None
         port = taken.getsockname()[1]
         with pytest.raises(Busy, match=f"port {port} of the host"):
             session.main.expose(9, host_port=port)
-        assert session.main.expose(port).host_port != port, "the same number only if it is free"
+        assert session.main.expose(port).host_port != port, "the same number may be used only if it is free"
     with pytest.raises(Busy, match="another branch"):
         session.main.expose(9, host_port=session.ports()[0].host_port)
     assert {exposed.port for exposed in session.ports()} == {PORT, port}

@@ -1,4 +1,4 @@
-"""A workspace on a file system of its own: below ``/``, but not part of the host's root."""
+"""A workspace on a separate file system: below ``/``, but not part of the host's root."""
 
 import os
 import secrets
@@ -36,7 +36,9 @@ def workspace(workspace: Path) -> Iterator[Path]:
         unmount(workspace, MNT_DETACH)
 
 
-def test_the_session_starts_there_and_changes_its_own_copy(session: Session, workspace: Path) -> None:
+def test_a_session_starts_on_the_mount_and_changes_only_its_own_copy(
+    session: Session, workspace: Path
+) -> None:
     before = _listing(workspace)
     assert session.exec("pwd; cat kept tree/leaf").output == f"{workspace}\nreal\nleaf\n"
     session.exec("echo mine >>kept; rm doomed; mv tree wood; mkdir new; echo n >new/file")
@@ -47,7 +49,9 @@ def test_the_session_starts_there_and_changes_its_own_copy(session: Session, wor
     assert _listing(workspace) == before
 
 
-def test_its_changes_belong_to_checkpoints_and_forks(session: Session, workspace: Path) -> None:
+def test_changes_of_the_workspace_are_part_of_checkpoints_and_forks(
+    session: Session, workspace: Path
+) -> None:
     before = _listing(workspace)
     session.exec("echo saved >>kept; rm doomed; mv tree wood; exec 8>>open; echo one >&8")
     for branch in return_after(session, "rm -rf ./*; exec 8>&-"):
@@ -71,7 +75,7 @@ def test_a_fork_of_a_fork_carries_the_changes_of_both(session: Session, workspac
     assert not (workspace / "depth").exists()
 
 
-def test_a_directory_outside_it_is_still_part_of_the_session(session: Session) -> None:
+def test_a_directory_outside_the_mount_is_still_part_of_the_session(session: Session) -> None:
     session.exec("echo outside >/var/tmp/outside; mv kept /var/tmp/moved-out")
     for branch in return_after(session, "rm /var/tmp/outside /var/tmp/moved-out"):
         assert (
@@ -81,9 +85,7 @@ def test_a_directory_outside_it_is_still_part_of_the_session(session: Session) -
     assert not os.path.exists("/var/tmp/outside")
 
 
-def test_without_that_mount_nothing_comes_back_and_the_error_says_which_to_mount(
-    session: Session, workspace: Path
-) -> None:
+def test_without_the_mount_a_restore_fails_and_says_which_to_mount(session: Session, workspace: Path) -> None:
     session.exec("echo saved >>kept")
     session.snapshot("all")
     session.snapshot("files", files_only=True)
@@ -96,7 +98,7 @@ def test_without_that_mount_nothing_comes_back_and_the_error_says_which_to_mount
             assert "mount it again" in gone.value.hint
         with pytest.raises(BaseMountGone, match=os.fspath(workspace)):
             session.fork("all")
-        assert session.exec("cat kept").output == "real\nsaved\n"  # what runs has it still
+        assert session.exec("cat kept").output == "real\nsaved\n"  # the running branch still has it
     for checkpoint in ("all", "files"):
         session.restore(checkpoint)
         assert session.exec("cat kept").output == "real\nsaved\n"
@@ -104,7 +106,7 @@ def test_without_that_mount_nothing_comes_back_and_the_error_says_which_to_mount
 
 @contextmanager
 def _unmounted(mount_point: Path) -> Iterator[None]:
-    """For the length of the block the file system at ``mount_point`` is not mounted."""
+    """Unmount the file system at ``mount_point`` while the block runs."""
     with (
         closing(os.open(mount_point, os.O_PATH | os.O_CLOEXEC)) as mounted,
         closing(clone_mount(mounted)) as copy,
@@ -128,7 +130,7 @@ def _listing(directory: Path) -> dict[str, tuple[int, int, bytes]]:
     }
 
 
-def test_the_state_directory_is_hidden_also_when_it_lies_on_such_a_mount(state_dir: Path) -> None:
+def test_a_state_directory_on_such_a_mount_is_hidden_too(state_dir: Path) -> None:
     mount_point = Path(f"/var/tmp/waypoint-place-{secrets.token_hex(4)}")
     mount_point.mkdir()
     mount("tmpfs", mount_point, "tmpfs", 0, "size=1g,mode=755")
@@ -148,12 +150,12 @@ def test_the_state_directory_is_hidden_also_when_it_lies_on_such_a_mount(state_d
         mount_point.rmdir()
 
 
-# --- what is above it is renamed, and a link put there ----------------------------------------------------
+# --- a directory above it is renamed and replaced by a link ----------------------------------------------------
 
 
 @pytest.fixture
 def moved(waypoint: Waypoint, leaves_nothing_behind: None) -> Iterator["Moved"]:
-    """A session whose workspace has been moved from ``p/ws`` to ``q/ws``; ``p`` leads to the host's ``outside``."""
+    """A session whose workspace was moved from ``p/ws`` to ``q/ws``; ``p`` is now a link to the host's ``outside``."""
     with new_workspace() as top:
         for name in ("p/ws", "outside/ws"):
             (top / name).mkdir(parents=True)
@@ -175,7 +177,7 @@ class Moved:
     top: Path
 
     def assert_apart(self, branch: Branch) -> None:
-        """The branch has its own copy where it was moved to, and the host's files are as before."""
+        """Check that the branch has its own copy in its new directory, and that the host's files are as before."""
         branch.exec(f"cd {self.top}; echo {branch.name} >>q/ws/kept; echo {branch.name} >p/ws/planted")
         assert branch.exec("cat q/ws/kept; ls -A p/ws").output == f"real\nsaved\n{branch.name}\nplanted\n"
         inside = branch.directory / os.fspath(self.top).lstrip("/")
@@ -186,23 +188,23 @@ class Moved:
 
 
 @pytest.mark.parametrize("files_only", [True, False], ids=["files", "full"])
-def test_a_link_above_it_leads_no_restore_and_no_fork_out(moved: Moved, files_only: bool) -> None:
+def test_a_link_above_the_mount_redirects_no_restore_and_no_fork(moved: Moved, files_only: bool) -> None:
     session = moved.session
     saved = session.snapshot(files_only=files_only)
     (fork,) = session.fork(saved)
     moved.assert_apart(fork)
     session.restore(saved)
     moved.assert_apart(session.main)
-    assert fork.exec("cat q/ws/kept").output == f"real\nsaved\n{fork.name}\n"  # each has its own
+    assert fork.exec("cat q/ws/kept").output == f"real\nsaved\n{fork.name}\n"  # each branch has its own copy
     (again,) = session.fork(session.snapshot(files_only=files_only))
     assert again.exec(f"cat {moved.top}/q/ws/kept").output == "real\nsaved\nmain\n"
 
 
 @pytest.mark.parametrize("files_only", [True, False], ids=["files", "full"])
-def test_a_place_that_a_link_leads_to_is_refused_by_name(moved: Moved, files_only: bool) -> None:
+def test_a_mount_point_behind_a_link_is_refused_by_name(moved: Moved, files_only: bool) -> None:
     session = moved.session
     saved = session.snapshot(files_only=files_only)
-    session.context.layout.checkpoint_mounts(saved.id).unlink()  # as if it still belonged where it was
+    session.context.layout.checkpoint_mounts(saved.id).unlink()  # as if it had not been moved
     for attempt in (lambda: session.restore(saved), lambda: session.fork(saved)):
         with pytest.raises(EngineError, match=f"belongs at {moved.top}/p/ws, and a link is on the way"):
             attempt()
@@ -210,7 +212,7 @@ def test_a_place_that_a_link_leads_to_is_refused_by_name(moved: Moved, files_onl
     moved.assert_apart(session.main)
 
 
-def test_any_name_may_be_above_it_that_criu_can_be_told(moved: Moved) -> None:
+def test_any_directory_name_above_the_mount_works_if_criu_accepts_it(moved: Moved) -> None:
     session, top = moved.session, moved.top
     session.exec(f"cd {top}; mv q $'r\\xff]'")
     for branch in return_after(session, "rm p; mv r* p"):
@@ -223,10 +225,10 @@ def test_any_name_may_be_above_it_that_criu_can_be_told(moved: Moved) -> None:
     assert fork.exec(f"cat {top}/r*/ws/kept").output == "real\nsaved\nmain\n"
 
 
-def test_it_is_not_saved_as_the_branch_s_own_if_it_was_moved_meanwhile(
+def test_a_mount_that_moved_during_the_snapshot_is_refused(
     moved: Moved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CRIU is told before the branch is stopped where the mounts are; one more look shows whether that held."""
+    """CRIU gets the mount points before the branch is stopped; a second look shows whether they are still the same."""
     session = moved.session
     looks = iter([{"m0": f"{moved.top}/p/ws"}])
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Whatever the programs of a branch prepare or change meanwhile, a copy stays inside, and never waits for them."""
+"""Whatever the programs of a branch do before or during a copy, it stays inside and never waits for them."""
 
 import io
 import os
@@ -18,7 +18,7 @@ from waypoint.kernel.copy.confined import process_root
 
 @pytest.fixture
 def outside() -> Iterator[Path]:
-    """A directory of the host that a branch over the host's root sees too; what it changes is its own."""
+    """A directory of the host that a branch over the host's root also sees; the branch must change only its own copy."""
     path = Path(f"/var/tmp/waypoint-outside-{secrets.token_hex(4)}")
     path.mkdir()
     (path / "secret").write_text("the host's")
@@ -40,7 +40,7 @@ def test_a_link_at_the_destination_is_replaced(session: Session, outside: Path, 
     )
 
 
-def test_a_link_on_the_way_is_followed_inside_only(session: Session, outside: Path, state_dir: Path) -> None:
+def test_a_link_in_the_path_is_followed_only_inside(session: Session, outside: Path, state_dir: Path) -> None:
     session.exec(
         f"ln -s {outside} /srv/absolute; ln -s ../../../../../../..{outside} /srv/up; echo branch >{outside}/secret;"
         f"ln -s {state_dir} /srv/state; ln -s /nowhere /srv/dangling"
@@ -51,7 +51,7 @@ def test_a_link_on_the_way_is_followed_inside_only(session: Session, outside: Pa
     session.write_file("/srv/absolute/deep/made", "x")
     assert session.exec(f"cd {outside}; find . -type f | sort").output == "./deep/made\n./made\n./secret\n"
     with pytest.raises(NotFound):
-        session.read_file("/srv/state/catalogue.db")  # the host has it
+        session.read_file("/srv/state/catalogue.db")  # only the host has it
     with pytest.raises(CopyFailed, match="No such file"):
         session.write_file("/srv/dangling/file", "x")
     with pytest.raises(CopyFailed, match="No such file"):
@@ -59,7 +59,7 @@ def test_a_link_on_the_way_is_followed_inside_only(session: Session, outside: Pa
 
 
 @pytest.mark.parametrize("via", ["root", "cwd", "fd/0", "exe"])
-def test_a_link_of_proc_leads_nowhere(session: Session, outside: Path, via: str) -> None:
+def test_a_link_in_proc_is_not_followed(session: Session, outside: Path, via: str) -> None:
     session.exec(f"ln -s /proc/1/{via} /srv/link")
     for path in (f"/proc/1/{via}", f"/proc/1/{via}/etc/hostname", "/srv/link", "/srv/link/etc/hostname"):
         with pytest.raises((CopyFailed, NotFound)):
@@ -79,7 +79,7 @@ while libc.renameat2(-100, b"/srv/dir", -100, b"/srv/link", 2) == 0:
 """
 
 
-def test_a_directory_that_is_swapped_for_a_link_again_and_again(
+def test_a_directory_repeatedly_swapped_for_a_link_never_redirects_a_copy(
     session: Session, outside: Path, tmp_path: Path
 ) -> None:
     session.exec(f"mkdir /srv/dir; echo right >/srv/dir/secret; ln -s {outside} /srv/link")
@@ -106,12 +106,12 @@ def test_a_directory_that_is_swapped_for_a_link_again_and_again(
         except (CopyFailed, NotFound):
             continue
     assert outcomes == {"right\n", "wrong\n", "written", "uploaded", "downloaded"}
-    secret = tmp_path / "out" / "secret"  # of the branch, whichever of its two directories it was
+    secret = tmp_path / "out" / "secret"  # that of the branch, from either of its two directories
     assert secret.read_text() in ("right\n", "wrong\n")
     assert session.exec("kill %1").exit_code == 0
 
 
-def test_what_is_no_file_is_refused_and_not_waited_for(session: Session, tmp_path: Path) -> None:
+def test_fifos_sockets_and_devices_are_refused_at_once(session: Session, tmp_path: Path) -> None:
     session.exec(
         "mkfifo /srv/fifo; mkdir /srv/tree; mkfifo /srv/tree/fifo; cd /srv; "
         "python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"/srv/socket\")'"
@@ -139,7 +139,7 @@ def test_what_is_no_file_is_refused_and_not_waited_for(session: Session, tmp_pat
     assert os.listdir(tmp_path) == []
 
 
-def test_sources_of_the_host_are_refused_alike(
+def test_such_sources_on_the_host_are_refused_too(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tmp_path / "tree"
@@ -177,9 +177,9 @@ def test_devices_and_files_of_the_kernel_are_not_replaced(session: Session, tmp_
             session.download("/etc/hostname", target)
 
 
-def test_what_has_no_end_is_given_up(session: Session, tmp_path: Path) -> None:
+def test_reading_an_endless_file_is_given_up(session: Session, tmp_path: Path) -> None:
     with pytest.raises(CopyFailed, match="kmsg"):
-        session.read_file("/proc/kmsg")  # would wait for the next message of the kernel
+        session.read_file("/proc/kmsg")  # a read would wait for the next message of the kernel
     for tree in ("/proc", "/sys", "/proc/1"):
         with pytest.raises(CopyFailed, match="copied"):
             session.download(tree, tmp_path / "out", links=True)

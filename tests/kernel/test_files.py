@@ -1,4 +1,4 @@
-"""Files go into a branch and come out of it whole, while it lives on."""
+"""Files are copied completely into a branch and out of it, while it runs."""
 
 import io
 import os
@@ -24,7 +24,7 @@ ODD_MODES = {"public": 0o644, "program": 0o755, "secret": 0o600, "nothing": 0o00
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A directory on the host with all that is kept by a copy."""
+    """A directory on the host with everything that a copy keeps."""
     root = tmp_path / "tree"
     (root / "deep" / "er").mkdir(parents=True)
     (root / "deep").chmod(0o711)
@@ -39,7 +39,7 @@ def tree(tmp_path: Path) -> Path:
 
 
 def look(root: Path) -> dict[str, tuple[int, bytes]]:
-    """Everything below a directory: its mode and its content."""
+    """Mode and content of everything below a directory."""
     return {
         os.fspath(path.relative_to(root)): (
             path.lstat().st_mode,
@@ -54,11 +54,11 @@ def look(root: Path) -> dict[str, tuple[int, bytes]]:
 
 
 def inside(session: Session, path: str) -> Path:
-    """Where the host sees a file of the branch."""
+    """The path at which the host sees a file of the branch."""
     return session.directory / path.lstrip("/")
 
 
-def test_a_file_is_written_and_read(session: Session) -> None:
+def test_a_file_can_be_written_and_read(session: Session) -> None:
     session.write_file("/srv/new/deep/note", "text é\n", mode=0o640)
     assert session.read_file("/srv/new/deep/note") == "text é\n".encode()
     assert session.exec("stat -c '%a %U %n' /srv/new/deep/note /srv/new").output == (
@@ -69,14 +69,14 @@ def test_a_file_is_written_and_read(session: Session) -> None:
     assert session.exec("stat -c %a /srv/new/deep/note; ls -1A /srv/new/deep").output == "644\nnote\n"
 
 
-def test_a_branch_has_files_of_its_own(session: Session) -> None:
+def test_each_branch_has_its_own_files(session: Session) -> None:
     session.write_file("/srv/note", "main")
     (fork,) = session.fork(session.main)
     fork.write_file("/srv/note", "fork")
     assert (session.read_file("/srv/note"), fork.read_file("/srv/note")) == (b"main", b"fork")
 
 
-def test_a_directory_makes_the_round_trip_with_names_contents_and_modes(
+def test_a_directory_copied_in_and_out_keeps_names_contents_and_modes(
     session: Session, tree: Path, tmp_path: Path
 ) -> None:
     copied = session.upload(tree, "/srv/tree")
@@ -106,7 +106,7 @@ def test_only_read_write_and_execute_bits_are_kept(session: Session, tmp_path: P
     assert session.exec("stat -c %a /srv/other /srv/shared").output == "755\n3777\n"
 
 
-def test_a_file_goes_into_a_directory_and_a_directory_is_merged_into_it(
+def test_a_file_is_put_into_a_directory_and_a_directory_is_merged_into_it(
     session: Session, tree: Path, tmp_path: Path
 ) -> None:
     session.exec(
@@ -130,7 +130,7 @@ def test_a_file_goes_into_a_directory_and_a_directory_is_merged_into_it(
     assert look(inside(session, "/srv/there")) == before
 
 
-def test_a_merge_goes_on_into_a_file_system_mounted_below(session: Session, tmp_path: Path) -> None:
+def test_a_merge_continues_into_a_file_system_mounted_below(session: Session, tmp_path: Path) -> None:
     root = tmp_path / "tree"
     (root / "mounted" / "sub").mkdir(parents=True)
     (root / "mounted" / "file").write_text("new")
@@ -149,7 +149,7 @@ def test_a_merge_goes_on_into_a_file_system_mounted_below(session: Session, tmp_
     assert os.listdir(inside(session, "/srv/mounted")) == []
 
 
-def test_links_are_copied_as_links_when_asked_for(session: Session, tmp_path: Path) -> None:
+def test_links_are_copied_as_links_on_request(session: Session, tmp_path: Path) -> None:
     root = tmp_path / "tree"
     root.mkdir()
     (root / "out").symlink_to("/etc/passwd")
@@ -168,7 +168,7 @@ def test_links_are_copied_as_links_when_asked_for(session: Session, tmp_path: Pa
     assert look(tmp_path / "back") == look(root)
 
 
-def test_a_large_file_and_one_with_holes(session: Session, tmp_path: Path) -> None:
+def test_a_large_file_and_a_sparse_one_are_copied(session: Session, tmp_path: Path) -> None:
     large, holes = tmp_path / "large", tmp_path / "holes"
     large.write_bytes(os.urandom(1 << 20) * 40 + b"end")
     with open(holes, "wb") as out:
@@ -187,7 +187,7 @@ def test_a_large_file_and_one_with_holes(session: Session, tmp_path: Path) -> No
     ).output == (f"{5 << 30}\nmiddle")
 
 
-def test_what_the_kernel_makes_up_is_read_to_its_end(session: Session, tmp_path: Path) -> None:
+def test_files_made_up_by_the_kernel_are_read_to_their_end(session: Session, tmp_path: Path) -> None:
     assert session.read_file("/proc/1/comm") == b"init\n"
     assert b"rootfs" not in session.read_file("/proc/1/mountinfo")
     session.download("/sys/kernel/mm/transparent_hugepage/enabled", tmp_path / "attribute")
@@ -203,7 +203,7 @@ def test_what_the_kernel_makes_up_is_read_to_its_end(session: Session, tmp_path:
         assert member.read() == b"init\n"
 
 
-def test_copies_belong_to_checkpoints_and_forks(session: Session, tree: Path, tmp_path: Path) -> None:
+def test_copied_files_are_part_of_checkpoints_and_forks(session: Session, tree: Path, tmp_path: Path) -> None:
     session.upload(tree, "/srv/tree")
     for branch in return_after(session, "rm -r /srv/tree"):
         branch.download("/srv/tree", tmp_path / branch.name)
@@ -212,7 +212,7 @@ def test_copies_belong_to_checkpoints_and_forks(session: Session, tree: Path, tm
         assert branch.exec("cat /srv/tree/mine").output == branch.name
 
 
-def test_a_copy_goes_on_beside_a_running_command(session: Session) -> None:
+def test_a_copy_can_run_during_a_command(session: Session) -> None:
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(
             session.exec,
@@ -225,8 +225,8 @@ def test_a_copy_goes_on_beside_a_running_command(session: Session) -> None:
         assert waiting.result().output == "went"
 
 
-def test_no_checkpoint_holds_a_part_of_a_copy(session: Session, tmp_path: Path) -> None:
-    """Two files that say the same, copied together again and again while checkpoints are taken."""
+def test_no_checkpoint_contains_a_part_of_a_copy(session: Session, tmp_path: Path) -> None:
+    """Two files with the same content are copied together repeatedly while checkpoints are taken."""
     root = tmp_path / "pair"
     root.mkdir()
     done = threading.Event()
@@ -268,7 +268,7 @@ print(b"".join(sorted(seen)).decode())
 """
 
 
-def test_a_reader_sees_the_old_file_or_the_new_one_and_nothing_else(session: Session) -> None:
+def test_a_reader_sees_only_the_old_or_the_new_file(session: Session) -> None:
     session.write_file("/srv/file", "a" * 3_000_000)
     session.write_file("/tmp/reader.py", READER)
     session.exec(
@@ -276,7 +276,7 @@ def test_a_reader_sees_the_old_file_or_the_new_one_and_nothing_else(session: Ses
     )
     for letter in "bcdefgh":
         session.write_file("/srv/file", letter * 3_000_000)
-        for _ in range(2):  # it may have opened the old file before; it has not the next time
+        for _ in range(2):  # the first read may have opened the old file before, the second cannot have
             session.exec("rm /tmp/reads; until [ -e /tmp/reads ]; do sleep 0.02; done", timeout_s=30)
     session.write_file("/tmp/enough", "")
     wait_until(session, "[ -s /tmp/seen ]")
@@ -299,7 +299,7 @@ with waypoint.open(state_dir) as wp:
 """
 
 
-def test_being_killed_in_the_middle_leaves_the_old_file_and_the_next_copy_tidies_up(
+def test_a_killed_copy_leaves_the_old_file_and_the_next_copy_cleans_up(
     session: Session, state_dir: Path, tmp_path: Path
 ) -> None:
     root = tmp_path / "tree"
@@ -319,7 +319,7 @@ def test_being_killed_in_the_middle_leaves_the_old_file_and_the_next_copy_tidies
     assert session.read_file("/srv/tree/large") == (root / "large").read_bytes()
 
 
-def test_a_copy_waits_for_its_turn_or_says_that_the_branch_is_busy(session: Session, tmp_path: Path) -> None:
+def test_a_copy_waits_for_the_branch_or_reports_busy(session: Session, tmp_path: Path) -> None:
     lock = session.context.branch_lock(session.id, "main")
     session.write_file("/srv/file", "x")
     with locked(lock, what="test"):
@@ -327,14 +327,14 @@ def test_a_copy_waits_for_its_turn_or_says_that_the_branch_is_busy(session: Sess
             session.write_file("/srv/file", "y", wait=False)
         with pytest.raises(Busy):
             session.read_file("/srv/file", wait=False)
-    with locked(lock, what="test", shared=True):  # someone else reads
+    with locked(lock, what="test", shared=True):  # as if another command used the branch
         assert session.read_file("/srv/file", wait=False) == b"x"
         with pytest.raises(Busy):
             session.upload_tar(io.BytesIO(), "/srv", wait=False)
     assert session.read_file("/srv/file") == b"x"
 
 
-def test_what_is_not_there_or_cannot_be_meant_is_told(session: Session, tmp_path: Path) -> None:
+def test_missing_files_and_invalid_paths_are_reported(session: Session, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no file or directory named 'main:/srv/nosuch'"):
         session.read_file("/srv/nosuch")
     with pytest.raises(NotFound, match=f"no file or directory named '{tmp_path}/nosuch'"):
@@ -362,7 +362,7 @@ def test_what_is_not_there_or_cannot_be_meant_is_told(session: Session, tmp_path
 
 
 @pytest.mark.parametrize("root", ["/", "//", "/.", "/srv/..", "/srv/../"])
-def test_the_root_is_no_destination(session: Session, tmp_path: Path, root: str) -> None:
+def test_the_root_cannot_be_the_destination(session: Session, tmp_path: Path, root: str) -> None:
     (tmp_path / "file").write_text("x")
     before = sorted(os.listdir(session.directory))
     for source in (tmp_path, tmp_path / "file"):
@@ -375,7 +375,7 @@ def test_the_root_is_no_destination(session: Session, tmp_path: Path, root: str)
     assert sorted(os.listdir(session.directory)) == before
 
 
-def test_a_branch_that_does_not_run_is_not_reached(session: Session) -> None:
+def test_copying_to_a_branch_that_does_not_run_is_refused(session: Session) -> None:
     session.context.platform.cgroup(session.main.record.incarnation).kill()
     with pytest.raises(Broken, match="is not running"):
         session.read_file("/etc/hostname")

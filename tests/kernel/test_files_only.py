@@ -1,4 +1,4 @@
-"""Checkpoints of the files alone: what they keep, what is fresh, and how they mix with whole ones."""
+"""Files-only checkpoints: what they keep, what starts afresh, and how they mix with full ones."""
 
 import os
 import shutil
@@ -18,11 +18,11 @@ from waypoint.store.lock import locked
 COUNTING = "touch one two; while :; do echo >>one; echo >>two; done & true"
 
 
-def test_files_come_back_and_the_shell_is_fresh(session: Session, workspace: Path) -> None:
+def test_a_restore_brings_back_the_files_and_starts_a_new_shell(session: Session, workspace: Path) -> None:
     session.exec("x=gone; cd /; echo kept >/root/note; sleep 1000 & sleep 1000 &")
     saved = session.snapshot("files", files_only=True)
     assert (saved.kind, saved.memory_bytes) == (CheckpointKind.FILES, 0)
-    assert session.exec("echo $x").output == "gone\n"  # the branch itself has not noticed
+    assert session.exec("echo $x").output == "gone\n"  # the branch itself keeps running
     session.exec("echo later >/root/note; rm /dev/null; touch /tmp/made")
     session.restore("files")
     state = session.exec('echo "[$x] $(pwd) $(cat /root/note) $(jobs -p | wc -l) $(ls /tmp | grep -c made)"')
@@ -30,7 +30,7 @@ def test_files_come_back_and_the_shell_is_fresh(session: Session, workspace: Pat
     assert session.exec("echo >/dev/null && ls /.waypoint").exit_code == 0
 
 
-def test_kinds_mix_in_one_tree(session: Session) -> None:
+def test_both_kinds_of_checkpoint_mix_in_one_tree(session: Session) -> None:
     session.exec("x=whole; echo 1 >/root/note")
     session.snapshot("whole")
     session.exec("echo 2 >/root/note")
@@ -49,8 +49,8 @@ def test_kinds_mix_in_one_tree(session: Session) -> None:
     assert "● whole  memory" in drawn
 
 
-def test_files_are_one_point_although_they_are_being_written(session: Session) -> None:
-    """Whoever writes one file after the other never finds the second newer than the first."""
+def test_files_are_saved_at_one_point_while_being_written(session: Session) -> None:
+    """A program writes one file after the other; the second must never be newer than the first."""
     session.exec(COUNTING)
     for number in range(5):
         session.snapshot(f"point-{number}", files_only=True)
@@ -62,8 +62,9 @@ def test_files_are_one_point_although_they_are_being_written(session: Session) -
     assert session.exec("jobs -p | wc -l").output == "1\n"
 
 
-def test_what_the_agent_made_of_our_own_files_does_not_matter(session: Session) -> None:
-    shutil.rmtree(session.directory / ".waypoint")  # from outside: its shell could not tell how it went
+def test_damage_to_our_own_files_in_the_branch_does_not_matter(session: Session) -> None:
+    # from outside, because the shell could not report the end of such a command
+    shutil.rmtree(session.directory / ".waypoint")
     os.symlink("/etc", session.directory / ".waypoint")
     for name in ("null", "tty"):
         os.unlink(session.directory / "dev" / name)
@@ -73,14 +74,14 @@ def test_what_the_agent_made_of_our_own_files_does_not_matter(session: Session) 
     assert not os.path.exists("/etc/sock")
 
 
-def test_a_shell_whose_directory_is_gone_starts_at_the_root(session: Session, workspace: Path) -> None:
+def test_a_shell_whose_directory_was_removed_starts_at_the_root(session: Session, workspace: Path) -> None:
     session.exec(f"cd /; rm -rf {workspace}")
     session.snapshot("without", files_only=True)
     session.restore("without")
     assert session.exec("pwd").output == "/\n"
 
 
-def test_the_room_that_was_left_is_left_again(limited: MakeLimited) -> None:
+def test_the_disk_usage_after_a_restore_is_the_same(limited: MakeLimited) -> None:
     session = limited(Limits(disk_bytes=64 << 20, memory_bytes=256 << 20, pids=64))
     session.exec("head -c 40M /dev/urandom >/root/big")
     session.snapshot("files", files_only=True)
@@ -91,7 +92,7 @@ def test_the_room_that_was_left_is_left_again(limited: MakeLimited) -> None:
     assert session.main.usage()["pids"] >= 2
 
 
-def test_a_failure_at_any_step_leaves_the_branch_running(session: Session) -> None:
+def test_a_failure_at_any_step_keeps_the_branch_running(session: Session) -> None:
     session.snapshot("files", files_only=True)
     acts: list[Callable[[int], object]] = [
         lambda number: session.snapshot(f"try-{number}", files_only=True),
@@ -117,7 +118,7 @@ def test_a_failure_at_any_step_leaves_the_branch_running(session: Session) -> No
     assert session.checkpoints()[0].name == "files"
 
 
-def test_a_branch_is_never_left_stopped_by_a_killed_caller(session: Session, state_dir: Path) -> None:
+def test_a_killed_caller_never_leaves_the_branch_stopped(session: Session, state_dir: Path) -> None:
     session.exec(COUNTING)
     killed = 0
     for number in range(12):
@@ -137,16 +138,16 @@ def test_a_branch_is_never_left_stopped_by_a_killed_caller(session: Session, sta
 
 
 def _wait_for_guard(session: Session) -> None:
-    """What lets a branch go on for its dead caller holds the branch's lock until it has done so."""
+    """Wait for the guard, which thaws a branch for its dead caller and holds the branch's lock until then."""
     with locked(session.context.branch_lock(session.id, "main"), what="main"):
         pass
 
 
 def _assert_goes_on(session: Session) -> None:
-    """Without any command of ours: nobody may be there to type one."""
+    """Check without running a command: nobody may be there to type one."""
     path = session.directory / session.record.workspace.lstrip("/") / "one"
     before = path.stat().st_size
     deadline = time.monotonic() + 30
     while path.stat().st_size == before:
-        assert time.monotonic() < deadline, "the branch stands still"
+        assert time.monotonic() < deadline, "the branch does not run"
         os.sched_yield()

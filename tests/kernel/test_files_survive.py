@@ -1,4 +1,4 @@
-"""Files, open and at rest, after a restore and in a fork; and that they stay in their branch."""
+"""Open and closed files survive a restore and a fork, and stay in their branch."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ from workloads.open_files import BASE_FILE, BASE_TEXT
 
 @pytest.fixture
 def workspace(workspace: Path) -> Path:
-    """A workspace with something in it, which a session sees as part of its base."""
+    """A workspace with files in it, which a session sees as part of its base."""
     (workspace / BASE_FILE).write_bytes(BASE_TEXT)
     (workspace / "doomed").write_text("to be deleted")
     tree = workspace / "tree" / "deep"
@@ -36,7 +36,7 @@ def test_a_process_still_has_its(session: Session, workload: str) -> None:
     assert_workload_survives(session, "open_files", workload)
 
 
-# What is done, what then spoils it, what asks for it, and the answer.
+# The command to set up, the one to spoil it, the one to check it, and its output.
 FILES = {
     "created": ("echo new >new", "rm new", "cat new", "new\n"),
     "changed": (
@@ -141,7 +141,9 @@ FILES = {
 
 
 @pytest.mark.parametrize(("do", "spoil", "ask", "answer"), FILES.values(), ids=FILES)
-def test_the_files_of_a_branch_stay(session: Session, do: str, spoil: str, ask: str, answer: str) -> None:
+def test_files_survive_a_restore_and_a_fork(
+    session: Session, do: str, spoil: str, ask: str, answer: str
+) -> None:
     done = session.exec(do)
     assert done.exit_code == 0, done.output
     assert session.exec(ask).output == answer
@@ -150,7 +152,7 @@ def test_the_files_of_a_branch_stay(session: Session, do: str, spoil: str, ask: 
 
 
 @pytest.mark.quick
-def test_two_forks_and_the_origin_never_see_each_other_s_writes(session: Session) -> None:
+def test_two_forks_and_their_origin_never_see_each_others_writes(session: Session) -> None:
     session.exec("echo common >shared; mkdir dir")
     branches = [session.main, *session.fork(session.snapshot(), n=2)]
     for branch in branches:
@@ -165,7 +167,7 @@ def test_two_forks_and_the_origin_never_see_each_other_s_writes(session: Session
         assert (seen[3] == "doomed") is (branch is not branches[1])
 
 
-def test_the_host_sees_the_live_files_of_each_branch_at_a_path_that_stays(
+def test_the_host_sees_the_live_files_of_each_branch_at_a_fixed_path(
     session: Session, workspace: Path
 ) -> None:
     inside = os.fspath(workspace).lstrip("/")
@@ -195,7 +197,7 @@ def test_the_real_workspace_never_changes(session: Session, workspace: Path) -> 
 
 
 def _fingerprint(directory: Path) -> dict[str, tuple[object, ...]]:
-    """All that can be known about the files below, but for the time of reading them."""
+    """Everything known about the files below ``directory``, except their access times."""
     return {os.fspath(path): _facts(path) for path in (directory, *directory.rglob("*"))}
 
 

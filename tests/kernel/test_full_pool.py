@@ -1,4 +1,4 @@
-"""A pool with no space left: the operation fails by name, the branch goes on, nothing is left half-made."""
+"""A pool with no space left: the operation fails by name, the branch keeps running, nothing half-made is left."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ LARGER_BYTES = 2 << 30
 
 @pytest.fixture
 def small_state_dir(state_dir: Path) -> Iterator[Path]:
-    """A state directory whose pool is easily filled."""
+    """A state directory with a small pool."""
     path = state_dir.with_name(state_dir.name + "-small")
     path.mkdir()
     Layout(path).criu_prefix.symlink_to(Layout(state_dir).criu_prefix.resolve())
@@ -30,7 +30,7 @@ def small_state_dir(state_dir: Path) -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def test_a_checkpoint_that_does_not_fit_fails_by_name_and_the_branch_goes_on(
+def test_a_checkpoint_that_does_not_fit_fails_and_the_branch_keeps_running(
     small_state_dir: Path, workspace: Path
 ) -> None:
     with Waypoint(small_state_dir) as waypoint:
@@ -55,7 +55,7 @@ def test_a_checkpoint_that_does_not_fit_fails_by_name_and_the_branch_goes_on(
             session.cleanup(force=True)
 
 
-def test_a_copy_that_does_not_fit_fails_by_name_and_leaves_what_was_there(
+def test_a_copy_that_does_not_fit_fails_and_leaves_the_old_files(
     small_state_dir: Path, workspace: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "large").write_bytes(os.urandom(100 << 20))

@@ -1,4 +1,4 @@
-"""What a session over the host's root does not see, whatever is done inside and whenever the host makes it."""
+"""What a session over the host's root does not see, whatever its programs do and whenever the host creates it."""
 
 import os
 import secrets
@@ -29,7 +29,7 @@ print(fd, os.strerror(ctypes.get_errno()))
 
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The caller's home, with things in it that a session must not see."""
+    """The caller's home, with files in it that a session must not see."""
     path = Path(f"/var/tmp/waypoint-home-{secrets.token_hex(4)}")
     for name in (
         ".ssh/id_rsa",
@@ -57,14 +57,14 @@ def session(waypoint: Waypoint, home: Path, leaves_nothing_behind: None) -> Iter
 
 
 def assert_unseen(branch: Branch | Session, *directories: Path | str) -> None:
-    """Nothing below the directories has the needle in it."""
+    """Check that no file below the directories contains the needle."""
     seen = branch.exec(f"grep -rsl {NEEDLE} {' '.join(map(str, directories))}")
     assert seen.output == ""
     assert seen.exit_code in (1, 2)  # 2: there is no such file
 
 
 @pytest.mark.quick
-def test_it_is_hidden_in_every_branch(session: Session, home: Path) -> None:
+def test_private_files_are_hidden_in_every_branch(session: Session, home: Path) -> None:
     for branch in [session.main, *return_after(session, "true")]:
         assert_unseen(branch, home)
         listed = branch.exec("cat readme ../.npmrc; ls -1A .. ../.ssh ../.config; stat -c %a ../.ssh").output
@@ -74,13 +74,13 @@ def test_it_is_hidden_in_every_branch(session: Session, home: Path) -> None:
     assert f"{home}/.ssh" in session.record.settings.hidden
 
 
-def test_what_the_host_makes_later_is_not_seen_either(session: Session, home: Path) -> None:
+def test_files_the_host_creates_later_are_hidden_too(session: Session, home: Path) -> None:
     (home / ".aws").mkdir()
     (home / ".aws/credentials").write_text(NEEDLE)
     (home / ".ssh/id_new").write_text(NEEDLE)
     (home / ".git-credentials").write_text(NEEDLE)
     for name in (".cargo/credentials.toml", ".local/share/keyrings/login", ".config/gh/hosts.yml"):
-        (home / name).parent.mkdir(parents=True, exist_ok=True)  # as the programs do that log in
+        (home / name).parent.mkdir(parents=True, exist_ok=True)  # as programs do at login
         (home / name).write_text(NEEDLE)
     (home / "project/new").write_text("seen too\n")
     for branch in [session.main, *return_after(session, "true")]:
@@ -89,7 +89,7 @@ def test_what_the_host_makes_later_is_not_seen_either(session: Session, home: Pa
         assert branch.exec("mkdir -p ../.cargo/bin && ls -A ../.cargo").output == "bin\n"
 
 
-def test_programs_may_have_their_own_there(session: Session, home: Path) -> None:
+def test_programs_inside_can_create_their_own_files_there(session: Session, home: Path) -> None:
     session.exec(
         "echo mine >../.ssh/id_rsa; echo mine >../.netrc; mkdir ../.aws; echo mine >../.aws/credentials"
     )
@@ -122,20 +122,20 @@ def test_programs_may_have_their_own_there(session: Session, home: Path) -> None
         "exec 9</; cd /proc/self/fd/9",
     ],
 )
-def test_nothing_inside_gets_behind_it(session: Session, home: Path, attempt: str) -> None:
+def test_no_program_inside_can_uncover_hidden_files(session: Session, home: Path, attempt: str) -> None:
     session.exec(f"export HOME={home}; cd {home}; cd project; ({attempt}) 2>/dev/null", timeout_s=60)
-    places = (str(home), "/mnt", "/var/tmp/moved*", f"/proc/1/root{home}", f"/proc/1/cwd{home}")
-    assert_unseen(session, *places)
+    searched = (str(home), "/mnt", "/var/tmp/moved*", f"/proc/1/root{home}", f"/proc/1/cwd{home}")
+    assert_unseen(session, *searched)
     session.fork("main", ids=["fork"])
-    assert_unseen(session.branch("fork"), *places)
+    assert_unseen(session.branch("fork"), *searched)
 
 
-def test_files_cannot_be_opened_by_their_numbers(session: Session) -> None:
+def test_files_cannot_be_opened_by_file_handle(session: Session) -> None:
     answer = session.exec(f"python3 - <<'EOF'\n{OPEN_BY_HANDLE}EOF").output
     assert answer == "-1 Operation not permitted\n"
 
 
-def test_passwords_of_the_host_are_locked_and_users_can_be_made(session: Session) -> None:
+def test_passwords_of_the_host_are_locked_and_users_can_be_added(session: Session) -> None:
     users = [line.split(":")[:2] for line in session.exec("cat /etc/shadow /etc/gshadow").output.splitlines()]
     assert len(users) > 10
     assert all(password.strip("!*") == "" for _, password in users)
@@ -165,7 +165,7 @@ def test_a_socket_of_the_host_cannot_be_reached(session: Session, home: Path) ->
             assert answer == "engine.sock\nConnectionRefusedError: [Errno 111] Connection refused\n"
 
 
-def test_where_it_starts_is_shown(waypoint: Waypoint, home: Path, leaves_nothing_behind: None) -> None:
+def test_the_start_directory_is_shown(waypoint: Waypoint, home: Path, leaves_nothing_behind: None) -> None:
     session = waypoint.create(home / ".kube/cache")
     assert session.exec("cat x/config").output == f"{NEEDLE} .kube/cache/x/config\n"
     assert session.record.settings.shown == (f"{home}/.kube",)
@@ -173,14 +173,16 @@ def test_where_it_starts_is_shown(waypoint: Waypoint, home: Path, leaves_nothing
     session.cleanup()
 
 
-def test_hide_and_show(waypoint: Waypoint, home: Path, leaves_nothing_behind: None) -> None:
+def test_the_options_hide_and_show_work(waypoint: Waypoint, home: Path, leaves_nothing_behind: None) -> None:
     session = waypoint.create(home / "project", hide=["~/project/read*"], show=[f"{home}/.ssh"])
     assert session.exec("ls; cut -d' ' -f1 ../.ssh/id_rsa").output == f"{NEEDLE}\n"
     assert_unseen(session, home / ".netrc")
     session.cleanup()
 
 
-def test_it_works_on_another_file_system(waypoint: Waypoint, home: Path, leaves_nothing_behind: None) -> None:
+def test_files_on_another_file_system_are_hidden_too(
+    waypoint: Waypoint, home: Path, leaves_nothing_behind: None
+) -> None:
     disk = home / "disk"
     disk.mkdir()
     mount("tmpfs", disk, "tmpfs", 0, "size=16m,mode=755")
@@ -198,7 +200,7 @@ def test_it_works_on_another_file_system(waypoint: Waypoint, home: Path, leaves_
         unmount(disk, MNT_DETACH)
 
 
-def test_it_is_hidden_by_every_name_and_with_what_is_mounted_in_it(
+def test_a_hidden_directory_is_hidden_at_every_path_with_its_mounts(
     waypoint: Waypoint, home: Path, leaves_nothing_behind: None
 ) -> None:
     again, disk = home / "again", home / ".kube/disk"
@@ -236,7 +238,7 @@ def test_other_state_directories_are_hidden(
 
 
 @pytest.mark.parametrize("part", ["..", ".", "pool"])
-def test_the_state_directory_is_hidden_by_every_name(
+def test_the_state_directory_is_hidden_at_every_path(
     waypoint: Waypoint, home: Path, state_dir: Path, leaves_nothing_behind: None, part: str
 ) -> None:
     again = home / "again"
@@ -252,7 +254,7 @@ def test_the_state_directory_is_hidden_by_every_name(
         detach_all(again)
 
 
-def test_one_user_cannot_hide_what_is_anothers(
+def test_a_user_cannot_redirect_hiding_to_files_of_another(
     waypoint: Waypoint, home: Path, leaves_nothing_behind: None
 ) -> None:
     (home / ".aws").symlink_to("/usr")

@@ -1,4 +1,4 @@
-"""Commands that are left to themselves: they go on, end, and are part of every checkpoint."""
+"""Detached commands keep running, end, and are part of every checkpoint."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from waypoint import Session
 from waypoint.errors import NotFound, WaitTimedOut
 
 
-def test_a_job_is_started_waited_for_and_read_from_any_offset(session: Session) -> None:
+def test_a_job_can_be_started_waited_for_and_read_from_any_offset(session: Session) -> None:
     job = session.start("echo one; until [ -e /tmp/go ]; do sleep 0.02; done; echo two; (exit 5)")
     session.exec_isolated("until [ -e /tmp/go ]; do touch /tmp/go; done")
     assert job.wait(DEADLINE_S).exit_code == 5
@@ -20,7 +20,7 @@ def test_a_job_is_started_waited_for_and_read_from_any_offset(session: Session) 
     assert status.ended.exit_code == 5
 
 
-def test_what_is_written_so_far_can_be_read_while_it_runs(session: Session) -> None:
+def test_the_output_of_a_running_job_can_be_read(session: Session) -> None:
     job = session.start_isolated("echo out; echo err >&2; touch /tmp/said; sleep 1000")
     wait_until(session, "[ -e /tmp/said ]")
     written = job.output()
@@ -32,7 +32,7 @@ def test_what_is_written_so_far_can_be_read_while_it_runs(session: Session) -> N
     assert job.wait(DEADLINE_S).exit_code == 143
 
 
-def test_a_job_that_is_not_known_is_not_found(session: Session) -> None:
+def test_an_unknown_job_is_not_found(session: Session) -> None:
     for act in (
         lambda: session.job(99).wait(DEADLINE_S),
         lambda: session.job(99).output(),
@@ -42,7 +42,7 @@ def test_a_job_that_is_not_known_is_not_found(session: Session) -> None:
             act()
 
 
-def test_jobs_their_output_and_exit_codes_are_part_of_a_checkpoint(session: Session) -> None:
+def test_a_checkpoint_includes_jobs_their_output_and_exit_codes(session: Session) -> None:
     ended = session.start_isolated("echo before; echo e >&2; exit 3")
     ended.wait(DEADLINE_S)
     running = session.start("i=0; until [ -e /tmp/go ]; do i=$((i+1)); done; echo went on; (exit 4)")
@@ -59,7 +59,7 @@ def test_jobs_their_output_and_exit_codes_are_part_of_a_checkpoint(session: Sess
         assert branch.job(running.number).output().output == b"went on\r\n"
 
 
-def test_a_loop_that_prints_numbers_goes_on_in_two_forks_without_a_gap(session: Session) -> None:
+def test_a_loop_that_prints_numbers_continues_in_two_forks_without_a_gap(session: Session) -> None:
     job = session.start("for i in $(seq 1 300); do echo $i; sleep 0.005; done")
     wait_until_written(session, job.number, b"\r\n20\r\n")
     point = session.snapshot()
@@ -87,6 +87,6 @@ def wait_until_written(session: Session, number: int, text: bytes) -> None:
         session.job(number).follow(look)
 
 
-def test_a_shell_that_is_busy_with_a_job_is_waited_for(session: Session) -> None:
+def test_a_command_waits_for_a_shell_that_is_busy_with_a_job(session: Session) -> None:
     session.start("sleep 0.3; x=done")
     assert session.exec("echo $x").output == "done\n"

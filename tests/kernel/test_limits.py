@@ -1,4 +1,4 @@
-"""Limits of memory, processes and processors: they stop a hog, by name, in every branch; the session lives on."""
+"""Limits of memory, processes and processors stop a hog, by name, in every branch; the session keeps running."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ def names(result: object) -> list[str]:
 # --- memory ----------------------------------------------------------------------------------------------
 
 
-def test_a_memory_hog_is_killed_by_name_and_everything_else_lives_on(limited: MakeLimited) -> None:
+def test_a_memory_hog_is_killed_by_name_and_everything_else_keeps_running(limited: MakeLimited) -> None:
     session = limited(Limits(memory_bytes=MEMORY))
     session.exec("x=kept; export y=too; sleep 1000 & true")
     for branch in all_ways_back(session, "before"):
@@ -43,7 +43,7 @@ def test_a_memory_hog_is_killed_by_name_and_everything_else_lives_on(limited: Ma
         assert int(scores[0]) > int(scores[1]), "init must be the last to be killed"
 
 
-def test_a_shell_that_is_the_hog_itself_is_reported_with_the_limit_and_can_be_had_again(
+def test_a_shell_killed_by_the_memory_limit_is_reported_and_can_be_started_again(
     limited: MakeLimited,
 ) -> None:
     session = limited(Limits(memory_bytes=MEMORY))
@@ -61,7 +61,7 @@ def test_a_shell_that_is_the_hog_itself_is_reported_with_the_limit_and_can_be_ha
 
 
 def anonymous_memory(branch: Branch) -> int:
-    """What cannot be pushed out: neither files nor anything else that can be read again."""
+    """Memory that cannot be reclaimed: without files and anything else that can be read again."""
     text = (group(branch, "memory") / "memory.stat").read_text()
     figures = dict(line.split() for line in text.splitlines())
     return int(figures.get("total_rss", figures.get("anon", "0")))
@@ -88,12 +88,12 @@ def ask_holder(branch: Branch) -> bytes:
     return branch.read_file("/tmp/answer")
 
 
-def test_a_branch_full_of_memory_is_saved_and_comes_back_whole(limited: MakeLimited) -> None:
+def test_a_branch_at_its_memory_limit_can_be_saved_and_restored(limited: MakeLimited) -> None:
     session = limited(Limits(memory_bytes=MEMORY))
     session.write_file("/tmp/holder", HOLDER)
     session.exec("python3 /tmp/holder & holder=$!")
     wait_until(session, "[ -e /tmp/ready ]")
-    while anonymous_memory(session.main) < MEMORY - (10 << 20):  # the rest is for the shell and its programs
+    while anonymous_memory(session.main) < MEMORY - (10 << 20):  # leave some for the shell and its programs
         session.exec("kill -USR1 $holder")
     answer = ask_holder(session.main)
     assert answer.startswith(b"True")
@@ -101,11 +101,12 @@ def test_a_branch_full_of_memory_is_saved_and_comes_back_whole(limited: MakeLimi
         assert limits_in_force(branch).memory_bytes == MEMORY
         assert branch.usage()["memory_kills"] == 0
         assert ask_holder(branch) == answer
-        assert names(branch.exec(HOG, timeout_s=DEADLINE_S)) == ["memory"]  # one of the two is killed
+        # either the hog or the holder is killed
+        assert names(branch.exec(HOG, timeout_s=DEADLINE_S)) == ["memory"]
 
 
-def test_a_limit_below_what_is_held_kills_nobody_but_lets_nothing_grow(limited: MakeLimited) -> None:
-    """As after a restore in which processes share less memory than before."""
+def test_a_memory_limit_below_the_usage_kills_nothing_but_stops_growth(limited: MakeLimited) -> None:
+    """This happens after a restore in which processes share less memory than before."""
     session = limited(Limits(memory_bytes=MEMORY))
     session.write_file("/tmp/holder", HOLDER)
     session.exec("python3 /tmp/holder & holder=$!")
@@ -135,7 +136,7 @@ while True:
 """
 
 
-def test_a_fork_bomb_is_held_and_its_branch_can_be_saved_restored_and_forked(limited: MakeLimited) -> None:
+def test_a_fork_bomb_is_stopped_and_its_branch_can_be_saved_restored_and_forked(limited: MakeLimited) -> None:
     session = limited(Limits(pids=PIDS))
     session.exec("x=kept")
     session.snapshot("before")
@@ -145,7 +146,7 @@ def test_a_fork_bomb_is_held_and_its_branch_can_be_saved_restored_and_forked(lim
     for branch in all_ways_back(session, "bombed"):
         assert limits_in_force(branch).pids == PIDS
         assert branch.usage()["pids"] == PIDS
-        # The shell answers what needs no new process.
+        # The shell can run commands that need no new process.
         ended = branch.exec("echo $x; return 3", timeout_s=DEADLINE_S)
         assert (ended.output, ended.exit_code) == ("kept\n", 3)
         with pytest.raises(ShellError, match=f"pids limit of {PIDS} reached"):
@@ -168,21 +169,21 @@ print((time.process_time() - spent) / (time.monotonic() - began))
 """
 
 
-def test_a_branch_gets_no_more_of_the_processors_than_its_share(limited: MakeLimited) -> None:
+def test_a_branch_gets_only_its_share_of_the_processors(limited: MakeLimited) -> None:
     share = 0.2
     session = limited(Limits(cpus=share))
     for branch in all_ways_back(session, "before"):
         assert limits_in_force(branch).cpus == share
         assert float(branch.exec_isolated(["python3", "-c", BURN]).output) < 2 * share
         assert branch.usage()["cpu_throttled_s"] > 0
-        assert branch.exec("true").limits_reached == ()  # having to wait is no failure
+        assert branch.exec("true").limits_reached == ()  # waiting for a processor is no failure
 
 
 # --- all together ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.quick
-def test_limits_hold_for_each_branch_on_its_own_and_show_in_its_usage(limited: MakeLimited) -> None:
+def test_limits_apply_to_each_branch_separately_and_show_in_its_usage(limited: MakeLimited) -> None:
     asked = Limits(memory_bytes=MEMORY, cpus=1, pids=PIDS, disk_bytes=64 << 20)
     session = limited(asked)
     for branch in all_ways_back(session, "before"):
@@ -199,7 +200,7 @@ def test_limits_hold_for_each_branch_on_its_own_and_show_in_its_usage(limited: M
     assert session.main.usage()["memory_kills"] == 0
 
 
-def test_a_session_without_limits_has_none_of_their_traces(session: Session) -> None:
+def test_a_session_without_limits_has_no_trace_of_limits(session: Session) -> None:
     assert limits_in_force(session.main) == Limits()
     assert set(session.main.usage()) == {"cpu_s"}
     assert not Path(session.context.layout.state_dir, "limits", session.main.record.incarnation).exists()
@@ -223,7 +224,7 @@ def test_a_session_without_limits_has_none_of_their_traces(session: Session) -> 
         (Limits(disk_bytes=4096), "16M"),
     ],
 )
-def test_a_limit_that_makes_no_sense_is_refused_with_the_least_that_does(
+def test_an_invalid_limit_is_refused_with_the_smallest_valid_one(
     waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None, limits: Limits, least: str
 ) -> None:
     with pytest.raises(UsageError, match="limit of") as told:
@@ -232,7 +233,7 @@ def test_a_limit_that_makes_no_sense_is_refused_with_the_least_that_does(
     assert waypoint.sessions() == []
 
 
-def test_the_least_limits_are_enough_for_a_shell_and_for_coming_back(limited: MakeLimited) -> None:
+def test_the_smallest_limits_are_enough_for_a_shell_and_a_restore(limited: MakeLimited) -> None:
     session = limited(Limits(memory_bytes=16 << 20, cpus=0.05, pids=8, disk_bytes=16 << 20))
     for branch in all_ways_back(session, "before"):
         ended = branch.exec("x=1; ls / | sort | wc -l >/tmp/n; cat /tmp/n", timeout_s=DEADLINE_S)

@@ -1,4 +1,4 @@
-"""Whatever step an operation on a session with limits fails or dies at: they are in force, and nothing is left."""
+"""At whatever step an operation on a session with limits fails or is killed, they apply again and nothing is left."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from waypoint.errors import EngineError
 from waypoint.model import Limits
 from waypoint.store.lock import locked
 
-STEPS_MAX = 12  # more than any operation has
+STEPS_MAX = 12  # more steps than any operation has
 ASKED = Limits(memory_bytes=64 << 20, cpus=0.5, pids=32, disk_bytes=64 << 20)
 OPTIONS = ("--memory=64M", "--cpus=0.5", "--pids=32", "--disk=64M")
 
@@ -22,7 +22,7 @@ def assert_in_force(branch: Branch) -> None:
     assert found.disk_bytes is not None
 
 
-def test_a_snapshot_that_fails_at_any_step_leaves_the_limits_in_force(limited: MakeLimited) -> None:
+def test_a_snapshot_that_fails_at_any_step_keeps_the_limits_in_force(limited: MakeLimited) -> None:
     session = limited(ASKED)
     reached = []
     for number in range(STEPS_MAX):
@@ -34,11 +34,11 @@ def test_a_snapshot_that_fails_at_any_step_leaves_the_limits_in_force(limited: M
         if not failure.reached:
             break
         assert_in_force(session.main)
-    assert "snapshot/files" in reached  # in the middle of the pause, while they are lifted
+    assert "snapshot/files" in reached  # in the middle of the pause, while the limits are lifted
 
 
 @pytest.mark.parametrize("verb", ["snapshot", "restore", "fork"])
-def test_the_next_command_imposes_what_a_killed_one_has_lifted(
+def test_the_next_command_imposes_limits_that_a_killed_one_had_lifted(
     limited: MakeLimited, state_dir: Path, verb: str
 ) -> None:
     session = limited(ASKED)
@@ -61,7 +61,7 @@ def test_the_next_command_imposes_what_a_killed_one_has_lifted(
     assert number >= 5
 
 
-def test_a_session_whose_creation_was_cut_off_leaves_nothing_of_its_limits(
+def test_a_session_whose_creation_was_killed_leaves_nothing_of_its_limits(
     waypoint: Waypoint, state_dir: Path, workspace: Path, leaves_nothing_behind: None
 ) -> None:
     for number in range(STEPS_MAX):

@@ -47,7 +47,7 @@ def work(working: Session) -> Path:
 
 @pytest.fixture
 def reaped() -> Iterator[list[int]]:
-    """Orphans with these pids become our children and are asked how they ended. Process 1 of some hosts is slow at it."""
+    """Orphans with these pids become our children, and we reap them, because process 1 of some hosts is slow at it."""
     pids: list[int] = []
     is_over = threading.Event()
 
@@ -68,7 +68,7 @@ def reaped() -> Iterator[list[int]]:
 
 @pytest.fixture
 def start(work: Path, reaped: list[int]) -> Iterator[Start]:
-    """Starts the simulator: away from any terminal, as the leader of one, or as a job of a shell at one."""
+    """A function that starts the simulator: without a terminal, as the leader of one, or as a job of a shell on one."""
     pids = reaped
     masters: list[int] = []
 
@@ -100,10 +100,11 @@ def start(work: Path, reaped: list[int]) -> Iterator[Start]:
 
 
 def run_at_terminal(words: list[str]) -> tuple[int, int]:
-    """Start a program; its pid, and our end of its terminal."""
+    """Start a program on a new terminal; return its pid and our end of the terminal."""
     pid, master = pty.fork()
     if pid == 0:
-        os.closerange(3, 1 << 20)  # what we were started with ourselves: a lock or a pipe could not be saved
+        # our own inherited descriptors: CRIU could not save a lock or pipe among them
+        os.closerange(3, 1 << 20)
         os.execv(words[0], words)
     return pid, master
 
@@ -116,12 +117,12 @@ def step_of(work: Path) -> int:
 
 def last_step(work: Path) -> int:
     lines = (work / "log.txt").read_text().splitlines()
-    assert lines == [str(number + 1) for number in range(len(lines))], "a step is missing, or is there twice"
+    assert lines == [str(number + 1) for number in range(len(lines))], "a step is missing or doubled"
     return len(lines)
 
 
-def go_on_from(work: Path, step: int) -> None:
-    """The simulator goes on in memory from where its files are."""
+def assert_continues_from(work: Path, step: int) -> None:
+    """Check that the simulator continues in memory from the step that its files show."""
     wait_for(lambda: step_of(work) > step + 20)
     assert last_step(work) >= step + 20
     said = (work / "out.txt").read_text().splitlines()
@@ -129,7 +130,7 @@ def go_on_from(work: Path, step: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["away", "leader", "job"])
-def test_a_simulator_goes_back_in_memory_and_in_files(
+def test_a_restore_takes_a_simulator_back_in_memory_and_files(
     working: Session, work: Path, start: Start, how: str
 ) -> None:
     pid = start(how)
@@ -137,7 +138,7 @@ def test_a_simulator_goes_back_in_memory_and_in_files(
     assert saved.kind is CheckpointKind.PROCESS
     assert saved.memory_bytes > 100_000
     at_snapshot = saved_step(working)
-    for _ in range(2):  # the second time, what runs is what the first has brought back
+    for _ in range(2):  # the second time, the restored program runs
         wait_for(lambda: step_of(work) > at_snapshot + 100)
         (work / "later").touch()
         restored = working.restore("early")
@@ -148,7 +149,7 @@ def test_a_simulator_goes_back_in_memory_and_in_files(
         assert process.is_alive
         assert os.readlink(f"/proc/{pid}/cwd") == str(work)
         assert "waypoint" not in Path(f"/proc/{pid}/cgroup").read_text()
-        go_on_from(work, at_snapshot)
+        assert_continues_from(work, at_snapshot)
     assert working.exec("pwd").output == f"{working.record.workspace}\n"  # a fresh shell
 
 
@@ -159,7 +160,7 @@ def saved_step(session: Session) -> int:
 
 
 @pytest.mark.quick
-def test_a_program_that_has_ended_comes_back_and_a_fork_has_its_files(
+def test_a_program_that_has_ended_is_restored_and_a_fork_has_its_files(
     working: Session, work: Path, start: Start
 ) -> None:
     pid = start("away")
@@ -169,11 +170,11 @@ def test_a_program_that_has_ended_comes_back_and_a_fork_has_its_files(
     [side] = working.fork("early", ids=["side"])
     assert side.exec("tail -n1 log.txt").output == f"{step}\n"
     working.restore("early")
-    go_on_from(work, step)
+    assert_continues_from(work, step)
     assert side.exec("tail -n1 log.txt").output == f"{step}\n"
 
 
-def test_a_program_comes_back_after_a_reboot(
+def test_a_program_is_restored_after_a_reboot(
     working: Session, work: Path, start: Start, state_dir: Path
 ) -> None:
     pid = start("away")
@@ -188,10 +189,10 @@ def test_a_program_comes_back_after_a_reboot(
     context.platform.criu.kdat.unlink()
     with Waypoint(state_dir) as waypoint:
         waypoint.session(working.id).restore("early")
-        go_on_from(work, step)
+        assert_continues_from(work, step)
 
 
-def test_children_are_part_of_the_program(working: Session, work: Path, start: Start) -> None:
+def test_children_are_saved_with_the_program(working: Session, work: Path, start: Start) -> None:
     start("away")
     with subprocess.Popen(
         ["setsid", "sh", "-c", "i=0; while :; do i=$((i+1)); echo $i >>child.txt; sleep 0.01; done & wait"],
@@ -219,11 +220,13 @@ def boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def test_a_stranger_with_the_same_number_is_left_alone(working: Session, work: Path, start: Start) -> None:
+def test_an_unrelated_process_with_the_same_pid_is_left_alone(
+    working: Session, work: Path, start: Start
+) -> None:
     pid = start("away")
     working.snapshot("early", pid=pid)
     working.exec("echo later >note")
-    # As if the pid had been used again: what runs now is not what was saved.
+    # As if the pid had been reused: the running program is not the saved one.
     working.context.catalogue.note_programs(working.id, {pid: 1}, boot())
     with pytest.raises(EngineError, match=f"process number {pid}.*not saved by this session"):
         working.restore("early")
@@ -233,7 +236,7 @@ def test_a_stranger_with_the_same_number_is_left_alone(working: Session, work: P
     assert (work / "note").read_text() == "later\n"
 
 
-def test_what_cannot_be_saved_is_named(
+def test_a_program_that_cannot_be_saved_is_refused_with_the_reason(
     waypoint: Waypoint, working: Session, work: Path, workspace: Path, start: Start
 ) -> None:
     inside = working.main.record.init_pid
@@ -255,7 +258,7 @@ def test_what_cannot_be_saved_is_named(
             (elsewhere.pid, "not in the work directory"),
             (apart.pid, "has a net namespace of its own"),
         ):
-            if pid == 2 and read_process(2) is None:  # a container does not show them
+            if pid == 2 and read_process(2) is None:  # a container does not show threads of the kernel
                 continue
             with pytest.raises((NotFound, UsageError), match=reason):
                 working.snapshot("no", pid=pid)
@@ -293,15 +296,18 @@ for is_leader in (False, True):
 """
 
 
-def test_a_session_that_cannot_be_seen_is_named(working: Session, work: Path) -> None:
-    # As of what process 1 of some hosts starts, or what enters a container from outside. All of it ends with its process 1.
+def test_a_program_whose_session_leader_cannot_be_seen_is_refused_with_a_hint(
+    working: Session, work: Path
+) -> None:
+    # As for programs that process 1 of some hosts starts, or that enter a container from outside.
+    # All of them end with the process 1 of their pid namespace.
     inside = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", FIND_PROGRAMS]
     arguments = [str(working.context.layout.catalogue), working.id, str(work)]
     said = subprocess.run([*inside, *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
     assert re.fullmatch(r"process \d+ \(sleep\) .*leader cannot be seen.*; .*setsid .*\nsleep\n", said)
 
 
-def test_a_terminal_that_was_closed_is_named(working: Session, work: Path) -> None:
+def test_a_restore_reports_a_closed_terminal(working: Session, work: Path) -> None:
     shell, master = run_at_terminal(["/bin/sh", "-c", f"cd {work}; trap '' HUP; while :; do sleep 1; done"])
     wait_for(lambda: bool(Path(f"/proc/{shell}/task/{shell}/children").read_text()))  # it sleeps
     working.snapshot("early", pid=shell)
@@ -312,7 +318,7 @@ def test_a_terminal_that_was_closed_is_named(working: Session, work: Path) -> No
         working.restore("early")
 
 
-def test_a_program_that_cannot_come_back_does_not_keep_its_session(
+def test_a_program_that_cannot_be_restored_does_not_block_its_session(
     working: Session, work: Path, reaped: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     shell, master = run_at_terminal(["/bin/sh", "-c", f"cd {work}; trap '' HUP; while :; do sleep 1; done"])
@@ -321,7 +327,7 @@ def test_a_program_that_cannot_come_back_does_not_keep_its_session(
     working.snapshot("early", pid=shell)
 
     def close_the_terminal(_operation: str, step: str) -> None:
-        if step == "program":  # it is ended by now
+        if step == "program":  # the program has ended by now
             os.close(master)
             raise OSError(5, "made to fail by the test", step)
 
@@ -337,11 +343,11 @@ def test_a_program_that_cannot_come_back_does_not_keep_its_session(
 
 
 def wait_until_it_sleeps(pid: int) -> None:
-    """Before, it is still the shell that started it, with pipes that lead to us and cannot be saved."""
+    """Until then it is still the shell that forked it, with pipes to us, which cannot be saved."""
     wait_for(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
 
 
-def test_who_waits_for_a_parent_is_told_for_which(
+def test_waiting_for_a_parent_to_reap_its_child_is_reported(
     working: Session,
     work: Path,
     reaped: list[int],
@@ -349,7 +355,7 @@ def test_who_waits_for_a_parent_is_told_for_which(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("waypoint.session.lifecycle.host_program_endings.SILENT_S", 0.0)
-    # Asks how its child ended only when it is told to.
+    # It reaps its child only on request.
     script = "sleep 1000 </dev/null >/dev/null 2>&1 & echo $!; read go; wait"
     with subprocess.Popen(
         ["setsid", "sh", "-c", script], cwd=work, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -379,7 +385,7 @@ def test_who_waits_for_a_parent_is_told_for_which(
     assert said in caplog.text
 
 
-def test_a_parent_that_does_not_ask_keeps_only_its_own_session(
+def test_a_parent_that_does_not_reap_blocks_only_its_own_session(
     waypoint: Waypoint,
     working: Session,
     work: Path,
@@ -421,20 +427,20 @@ def test_a_parent_that_does_not_ask_keeps_only_its_own_session(
         parent.communicate()
 
 
-def test_a_job_whose_saving_was_cut_off_at_its_end_comes_back(
+def test_a_job_whose_saving_failed_at_the_end_is_restored(
     working: Session, work: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = start("job")
     working.snapshot("early", pid=pid)
-    # As if we had been killed right after CRIU had ended the program.
+    # As if we had been killed right after CRIU ended the program.
     monkeypatch.setattr("waypoint.kernel.criu.foreign.mend_foreign_terminals", lambda _images: None)
     before = last_step(work)
     with failing_at("program"), pytest.raises(EngineError, match="made to fail"):
         working.restore("early")
-    go_on_from(work, before)
+    assert_continues_from(work, before)
 
 
-def test_a_restore_that_fails_over_a_dead_branch_leaves_the_program_its_files(
+def test_a_failed_restore_of_a_dead_branch_leaves_the_program_its_files(
     working: Session, work: Path, start: Start
 ) -> None:
     pid = start("away")
@@ -444,17 +450,17 @@ def test_a_restore_that_fails_over_a_dead_branch_leaves_the_program_its_files(
     before = last_step(work)
     with failing_at("program"), pytest.raises(EngineError, match="made to fail"):
         working.restore("early")
-    go_on_from(work, before)
+    assert_continues_from(work, before)
 
 
-def test_what_the_host_writes_after_a_killed_restore_is_in_the_session(
+def test_files_written_on_the_host_after_a_killed_restore_are_in_the_session(
     working: Session, work: Path, start: Start, state_dir: Path
 ) -> None:
     pid = start("away")
     working.snapshot("early", pid=pid)
     killed = 0
     for number in range(4, 16):
-        end_tree(pid)  # so nothing of the program is to be brought back, and nothing tells that there was one
+        end_tree(pid)  # so there is no program to restore, and no sign that there was one
         if not killed_at(state_dir, number, "restore", working.id, "early"):
             break
         killed += 1
@@ -464,7 +470,7 @@ def test_what_the_host_writes_after_a_killed_restore_is_in_the_session(
     assert killed >= 5
 
 
-def test_a_work_directory_that_cannot_be_shown_does_not_keep_the_session(
+def test_a_work_directory_that_cannot_be_mounted_does_not_block_the_session(
     waypoint: Waypoint, workspace: Path, tmp_path: Path, leaves_nothing_behind: None
 ) -> None:
     place = tmp_path / "place"
@@ -476,16 +482,15 @@ def test_a_work_directory_that_cannot_be_shown_does_not_keep_the_session(
     place.write_text("in the way")
     with pytest.raises(EngineError, match=f"cannot be shown at {place}"):
         session.restore("early")
-    with pytest.raises(
-        EngineError, match=f"cannot be shown at {place}"
-    ):  # named each time, until somebody sees to it
+    # reported each time, until somebody fixes it
+    with pytest.raises(EngineError, match=f"cannot be shown at {place}"):
         session.snapshot("later")
     session.cleanup(force=True)
     assert place.read_text() == "in the way"
 
 
 def recover(session: Session, state_dir: Path) -> None:
-    """As the next command does, once CRIU no longer works for a caller that was killed."""
+    """Recover as the next command does, once CRIU no longer works for a killed caller."""
     with locked(session.context.branch_lock(session.id, "main"), what="main"):
         pass
     with Waypoint(state_dir) as again:
@@ -505,7 +510,7 @@ def failing_at(wanted: str) -> Iterator[None]:
         step_observers.remove(fail)
 
 
-def test_a_failure_at_any_step_leaves_program_and_files_as_they_were(
+def test_a_failure_at_any_step_keeps_program_and_files_as_they_were(
     working: Session, work: Path, start: Start, state_dir: Path
 ) -> None:
     pid = start("away")
@@ -529,7 +534,7 @@ def test_a_failure_at_any_step_leaves_program_and_files_as_they_were(
             assert working.context.catalogue.unfinished() == []
             assert not (work / "later").exists()
             continue
-        go_on_from(work, before)
+        assert_continues_from(work, before)
     assert [step.rpartition("/")[2] for step in reached][-5:] == [
         "end",
         "work",
@@ -559,5 +564,5 @@ def test_the_next_command_repairs_what_a_killed_restore_left(
         assert "waypoint" not in Path(f"/proc/{pid}/cgroup").read_text()
         now = last_step(work)
         assert now >= before or not (work / "later").exists()
-        go_on_from(work, now)
+        assert_continues_from(work, now)
     assert killed >= 5

@@ -1,4 +1,4 @@
-"""What a branch can reach, and what becomes of its connections."""
+"""What a branch can reach, and what happens to its connections."""
 
 import hashlib
 import os
@@ -89,27 +89,27 @@ def nat_processes(session: Session, branch: str = "main") -> list[int]:
 
 
 def everywhere(session: Session) -> list[Branch]:
-    """The first branch, one that was forked, and one that was restored."""
+    """Return the first branch, a forked one and a restored one."""
     session.snapshot("here")
     forked, restored = session.fork("here", ids=["forked", "restored"])
     restored.restore("here")
     return [session.main, forked, restored]
 
 
-def test_by_default_a_session_reaches_the_outside_in_every_branch(session: Session, outside: Outside) -> None:
+def test_by_default_every_branch_reaches_the_outside(session: Session, outside: Outside) -> None:
     assert session.record.settings.network == Network(mode=NetworkMode.NAT)
     for branch in everywhere(session):
         assert reaches(branch, outside.address, ECHO_PORT) == "reached"
         assert "10.0.2.100/24" in branch.exec("ip -br addr show tap0").output
 
 
-def test_names_are_found_inside(session: Session) -> None:
+def test_names_are_resolved_inside(session: Session) -> None:
     assert session.exec("cat /etc/resolv.conf").output.startswith("nameserver 10.0.2.3\n")
     assert session.exec("getent hosts $(hostname); getent hosts localhost").exit_code == 0
 
 
-def test_packages_are_installed_from_their_registries(session: Session) -> None:
-    """The clients and registries that people use; the mirror and its certificates are those of the host."""
+def test_packages_can_be_installed_from_their_registries(session: Session) -> None:
+    """With the clients and registries that people use, and the mirror and certificates of the host."""
     apt = "apt-get -q update && apt-get install -q -y --no-install-recommends hello && hello"
     ended = session.exec(f"export DEBIAN_FRONTEND=noninteractive; {apt}", timeout_s=300)
     assert ended.output.endswith("Hello, world!\n"), ended.output
@@ -119,11 +119,11 @@ def test_packages_are_installed_from_their_registries(session: Session) -> None:
         f"{pip} && PYTHONPATH=/tmp/pip python3 -c 'import six; print(six.__file__)'", timeout_s=300
     )
     assert ended.output.endswith("/tmp/pip/six.py\n"), ended.output
-    assert not os.path.exists("/usr/bin/hello"), "not on the host"
+    assert not os.path.exists("/usr/bin/hello"), "the package must not be installed on the host"
 
 
 @pytest.mark.quick
-def test_the_same_port_is_served_in_three_branches_at_once(session: Session) -> None:
+def test_three_branches_can_serve_the_same_port_at_once(session: Session) -> None:
     session.exec(
         "mkdir /tmp/www; cd /tmp/www; python3 -m http.server 8000 --bind 10.0.2.100 >/dev/null 2>&1 &"
     )
@@ -136,7 +136,7 @@ def test_the_same_port_is_served_in_three_branches_at_once(session: Session) -> 
 
 
 @pytest.mark.parametrize("manner", ["idle", "busy"])
-def test_connections_to_the_outside_are_reset_in_copies_and_nowhere_else(
+def test_connections_to_the_outside_are_reset_only_in_copies(
     session: Session, outside: Outside, manner: str
 ) -> None:
     session.write_file("/tmp/conversation.py", CONVERSATION.encode())
@@ -154,7 +154,7 @@ def test_connections_to_the_outside_are_reset_in_copies_and_nowhere_else(
         wait_until(main, "! cmp -s /tmp/log /tmp/log.before")
 
 
-def test_a_stream_to_the_outside_goes_on_whole_through_many_snapshots(
+def test_a_stream_to_the_outside_continues_through_many_snapshots_without_loss(
     session: Session, outside: Outside
 ) -> None:
     session.write_file("/tmp/upload.py", UPLOAD.encode())
@@ -169,7 +169,7 @@ def test_a_stream_to_the_outside_goes_on_whole_through_many_snapshots(
     )
 
 
-def test_a_connection_that_its_server_has_not_accepted_does_not_keep_a_branch_from_being_saved(
+def test_a_connection_that_is_not_yet_accepted_does_not_prevent_a_snapshot(
     session: Session,
 ) -> None:
     waiting = """
@@ -202,13 +202,13 @@ def test_the_loopback_of_the_host_is_never_reached(create: Creates, mode: Networ
                     assert forges(branch, address, port) == "closed"
 
 
-def test_what_clouds_tell_their_hosts_is_not_told_to_sessions(session: Session) -> None:
+def test_the_metadata_service_of_a_cloud_is_not_reached(session: Session) -> None:
     assert reaches(session, "169.254.169.254", 80) == "refused"
 
 
-def test_other_addresses_of_the_host_are_reached_as_from_any_other_machine(session: Session) -> None:
+def test_other_addresses_of_the_host_are_reached_as_from_another_machine(session: Session) -> None:
     address = host_address()
-    assert address is not None, "this host has an address"
+    assert address is not None, "this host has no address"
     with socket.create_server((address, 0)) as listener:
         code = (
             "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2]))); print('reached')"
@@ -219,7 +219,7 @@ def test_other_addresses_of_the_host_are_reached_as_from_any_other_machine(sessi
 
 @pytest.fixture
 def mount_below_a_shared_one(tmp_path: Path) -> Iterator[Path]:
-    """As systemd leaves the whole host, and Docker its storage."""
+    """A mount below a shared one, as systemd sets up the whole host and Docker its storage."""
     above, below = tmp_path / "above", tmp_path / "above/below"
     above.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "above", above], check=True)
@@ -232,13 +232,13 @@ def mount_below_a_shared_one(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--recursive", above], check=True)
 
 
-def test_mounts_of_others_stay_where_they_are(create: Creates, mount_below_a_shared_one: Path) -> None:
+def test_mounts_of_the_host_are_not_affected(create: Creates, mount_below_a_shared_one: Path) -> None:
     session = create(NetworkMode.NAT)
     session.restore(session.snapshot("point"))
     assert os.path.ismount(mount_below_a_shared_one)
 
 
-def test_an_isolated_session_has_its_own_loopback_and_nothing_else(create: Creates, outside: Outside) -> None:
+def test_an_isolated_session_has_only_its_own_loopback(create: Creates, outside: Outside) -> None:
     session = create(NetworkMode.ISOLATED)
     for branch in everywhere(session):
         assert branch.exec("ip -br link").output.split()[0] == "lo"
@@ -247,7 +247,7 @@ def test_an_isolated_session_has_its_own_loopback_and_nothing_else(create: Creat
     assert session.context.platform.network_cgroup(session.main.record.incarnation).path.exists() is False
 
 
-def test_abstract_sockets_of_the_host_are_out_of_reach(session: Session) -> None:
+def test_abstract_sockets_of_the_host_cannot_be_reached(session: Session) -> None:
     name = f"waypoint-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"\0{name}")
@@ -269,7 +269,7 @@ print("pong" if ping.recv(100).endswith(b"hello") else "strange")
         assert run_python(branch, code) == "pong"
 
 
-def test_the_nat_of_a_branch_ends_with_it(session: Session) -> None:
+def test_the_nat_of_a_branch_ends_with_the_branch(session: Session) -> None:
     (fork,) = session.fork(session.main, ids=["fork"])
     (old,) = nat_processes(session, "fork")
     fork.restore(session.checkpoints()[0])
@@ -287,10 +287,10 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_the_nat_holds_nothing_of_its_caller(session: Session) -> None:
+def test_the_nat_is_detached_from_its_caller(session: Session) -> None:
     (pid,) = nat_processes(session)
     links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-    # What its mounts were is gone with its sandbox: paths may have lost their beginning.
+    # Its mounts ended with its sandbox, so paths may have lost their beginning.
     own = ("/dev/null", "/null", "/dev/net/tun", "/net/tun")
     assert not [link for link in links if link.startswith("/") and link not in own]
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
@@ -299,9 +299,7 @@ def test_the_nat_holds_nothing_of_its_caller(session: Session) -> None:
     assert os.fspath(session.context.layout.state_dir) not in mounts
 
 
-def test_a_nat_that_was_killed_is_started_again_when_the_branch_is_saved(
-    session: Session, outside: Outside
-) -> None:
+def test_a_killed_nat_is_started_again_by_the_next_snapshot(session: Session, outside: Outside) -> None:
     kill_nat(session)
     assert reaches(session, outside.address, ECHO_PORT) == "refused"
     session.snapshot()
@@ -310,13 +308,13 @@ def test_a_nat_that_was_killed_is_started_again_when_the_branch_is_saved(
         assert forges(session, "127.0.0.1", port) == "closed"
 
 
-def test_a_snapshot_that_was_cut_off_at_any_step_leaves_the_network_as_it_was(
+def test_a_snapshot_killed_at_any_step_leaves_the_network_as_it_was(
     session: Session, outside: Outside
 ) -> None:
     cut_off = 0
     while killed_at(session.context.layout.state_dir, cut_off, "snapshot", session.id):
         cut_off += 1
-        # Whoever still sees to it holds the branch's lock. Nobody types a command meanwhile.
+        # CRIU or the guard may still be at work and then holds the branch's lock. No command runs meanwhile.
         with locked(session.context.branch_lock(session.id, "main"), what="main", timeout_s=60):
             frozen = (
                 session.context.platform.network_cgroup(session.main.record.incarnation).path
@@ -325,10 +323,10 @@ def test_a_snapshot_that_was_cut_off_at_any_step_leaves_the_network_as_it_was(
             assert frozen.read_text() == "0\n"
         recover_abandoned(session.context)
         assert reaches(session, outside.address, ECHO_PORT) == "reached"
-    assert cut_off >= 5, "CRIU was at work in some of them"
+    assert cut_off >= 5, "some kills must hit CRIU at work"
 
 
-def test_without_what_leads_out_no_session_is_made(
+def test_without_a_working_nat_no_session_is_made(
     waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slirp, "SLIRP", "false")
@@ -347,7 +345,7 @@ def test_a_session_may_share_the_network_of_the_host(create: Creates) -> None:
             assert run_python(branch, code, str(port)) == "reached"
 
 
-def test_with_the_network_of_the_host_a_port_that_is_taken_is_named_and_the_branch_runs_on(
+def test_on_the_hosts_network_a_taken_port_is_reported_and_the_branch_keeps_running(
     create: Creates,
 ) -> None:
     session = create(NetworkMode.HOST)
@@ -364,9 +362,9 @@ def test_with_the_network_of_the_host_a_port_that_is_taken_is_named_and_the_bran
     assert session.exec(f"curl -sf http://127.0.0.1:{port}/ >/dev/null").exit_code == 0
 
 
-@pytest.mark.alone  # other tests make devices and routes of the host
-def test_the_host_is_as_before(create: Creates) -> None:
-    """Neither its firewall nor its routes, devices or settings know of a session."""
+@pytest.mark.alone  # other tests add devices and routes to the host
+def test_sessions_leave_the_network_of_the_host_unchanged(create: Creates) -> None:
+    """A session leaves no trace in its firewall, routes, devices or settings."""
 
     def facts() -> str:
         listings = ["ip -br link", "ip route", "ip rule", "nft list ruleset", "sysctl net.ipv4.ip_forward"]

@@ -1,4 +1,4 @@
-"""A parked branch is saved and gone, in one operation."""
+"""A branch is parked, that is saved and removed, in one operation."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ def side(session: Session) -> Branch:
     return side
 
 
-def test_a_parked_branch_comes_back_under_its_name(session: Session, side: Branch) -> None:
+def test_a_parked_branch_can_be_forked_again_under_its_name(session: Session, side: Branch) -> None:
     record = side.record
     parked = side.park("idea")
     assert [branch.name for branch in session.branches()] == ["main"]
@@ -42,17 +42,17 @@ def test_main_cannot_be_parked(session: Session) -> None:
     assert session.exec("echo here").output == "here\n"
 
 
-def test_nothing_is_done_after_what_was_saved(session: Session, side: Branch) -> None:
+def test_a_parked_branch_does_nothing_after_its_checkpoint(session: Session, side: Branch) -> None:
     side.exec("cd /tmp; while :; do echo >>count; done & true")
     wait_until(side, "[ -s count ]")
     layer = session.context.layout.layer(side.record.incarnation)
-    with open(layer / "upper/tmp/count") as live:  # it outlives the branch this way
+    with open(layer / "upper/tmp/count") as live:  # an open file outlives the branch
         parked = side.park("idea")
         saved = session.context.layout.checkpoint_layer(parked.id) / "upper/tmp/count"
         assert os.fstat(live.fileno()).st_size == saved.stat().st_size > 0
 
 
-def test_a_failure_at_any_step_leaves_the_branch_running_or_parks_it(session: Session, side: Branch) -> None:
+def test_a_failure_at_any_step_keeps_the_branch_running_or_parks_it(session: Session, side: Branch) -> None:
     reached = []
     for number in range(12):
         with fail_at(number) as failure:
@@ -63,7 +63,7 @@ def test_a_failure_at_any_step_leaves_the_branch_running_or_parks_it(session: Se
         if not failure.reached:
             break
         reached.append(failure.reached)
-        if session.context.catalogue.unfinished():  # published: the next command goes on with the removal
+        if session.context.catalogue.unfinished():  # published: the next command finishes the removal
             Waypoint(session.context.layout.state_dir).close()
             assert [branch.name for branch in session.branches()] == ["main"]
             session.fork(f"try-{number}", ids=["side"])
@@ -71,16 +71,15 @@ def test_a_failure_at_any_step_leaves_the_branch_running_or_parks_it(session: Se
     assert len(reached) >= 7
 
 
-def test_a_park_that_was_killed_is_undone_or_finished(
-    session: Session, side: Branch, state_dir: Path
-) -> None:
+def test_a_killed_park_is_undone_or_finished(session: Session, side: Branch, state_dir: Path) -> None:
     killed, parked = 0, 0
     for number in range(12):
         verb = ("park", f"{session.id}:side", f"try-{number}")
         if not killed_at(state_dir, number, *verb):
             break
         killed += 1
-        with locked(session.context.branch_lock(session.id, "side"), what="side"):  # CRIU, or the guard
+        # wait for CRIU or the guard
+        with locked(session.context.branch_lock(session.id, "side"), what="side"):
             pass
         with Waypoint(state_dir) as waypoint:
             again = waypoint.session(session.id)

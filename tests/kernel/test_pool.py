@@ -30,19 +30,19 @@ def say_nothing(_: str) -> None:
     pass
 
 
-def mounts_under(place: Path) -> list[str]:
+def mounts_under(directory: Path) -> list[str]:
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return [line for line in lines if line.split(" ")[4].startswith(os.fspath(place))]
+    return [line for line in lines if line.split(" ")[4].startswith(os.fspath(directory))]
 
 
-def loops_under(place: Path) -> list[str]:
+def loops_under(directory: Path) -> list[str]:
     backing = [path.read_text().strip() for path in Path("/sys/block").glob("loop*/loop/backing_file")]
-    return [path for path in backing if path.startswith(os.fspath(place))]
+    return [path for path in backing if path.startswith(os.fspath(directory))]
 
 
 @pytest.fixture
 def state_dir(tmp_path: Path) -> Iterator[Path]:
-    """A state directory; the test fails if it leaves a mount or a loop device of it behind."""
+    """A state directory; the test fails if a mount or loop device of it is left behind."""
     if os.geteuid() != 0:
         pytest.fail("kernel tests need root")
     state = tmp_path / "state"
@@ -57,7 +57,7 @@ def pool(state_dir: Path) -> Pool:
     return create_pool(state_dir, size_bytes=SIZE, progress=say_nothing)
 
 
-def test_a_new_pool_is_a_private_btrfs_on_a_sparse_file_and_the_choice_is_told(state_dir: Path) -> None:
+def test_a_new_pool_is_a_private_btrfs_on_a_sparse_file_and_setup_says_so(state_dir: Path) -> None:
     said: list[str] = []
     pool = create_pool(state_dir, size_bytes=SIZE, progress=said.append)
     assert pool.kind is PoolKind.LOOP
@@ -69,7 +69,7 @@ def test_a_new_pool_is_a_private_btrfs_on_a_sparse_file_and_the_choice_is_told(s
     assert (recorded["kind"], recorded["size_bytes"], recorded["uuid"]) == ("btrfs-loop", SIZE, pool.uuid)
 
 
-def test_the_loop_device_bypasses_the_page_cache_and_frees_itself(pool: Pool) -> None:
+def test_the_loop_device_uses_direct_io_and_frees_itself(pool: Pool) -> None:
     device = find_loop(pool.image)
     assert device is not None
     facts = Path("/sys/block") / device.name / "loop"
@@ -77,7 +77,7 @@ def test_the_loop_device_bypasses_the_page_cache_and_frees_itself(pool: Pool) ->
     assert (facts / "autoclear").read_text().strip() == "1"
 
 
-def test_set_up_twice_keeps_the_pool_and_what_is_in_it(pool: Pool) -> None:
+def test_a_second_setup_keeps_the_pool_and_its_content(pool: Pool) -> None:
     (pool.root / "note").write_text("kept")
     said: list[str] = []
     again = create_pool(pool.state_dir, size_bytes=2 * SIZE, progress=said.append)
@@ -86,7 +86,7 @@ def test_set_up_twice_keeps_the_pool_and_what_is_in_it(pool: Pool) -> None:
     assert "waypoint pool resize" in said[0]
 
 
-def test_after_a_reboot_the_pool_is_mounted_again_with_what_was_in_it(pool: Pool) -> None:
+def test_after_a_reboot_the_pool_is_mounted_again_with_its_content(pool: Pool) -> None:
     (pool.root / "note").write_text("kept")
     unmount_pool(pool.state_dir)
     assert not (pool.root / "note").exists()
@@ -95,7 +95,7 @@ def test_after_a_reboot_the_pool_is_mounted_again_with_what_was_in_it(pool: Pool
     assert (pool.root / "note").read_text() == "kept"
 
 
-def test_many_openers_after_a_reboot_mount_it_once(pool: Pool) -> None:
+def test_concurrent_openers_after_a_reboot_mount_the_pool_once(pool: Pool) -> None:
     unmount_pool(pool.state_dir)
     threads = [threading.Thread(target=open_pool, args=(pool.state_dir,)) for _ in range(8)]
     for thread in threads:
@@ -106,7 +106,7 @@ def test_many_openers_after_a_reboot_mount_it_once(pool: Pool) -> None:
     assert len(loops_under(pool.state_dir)) == 1
 
 
-def test_a_pool_grows_while_it_is_in_use(pool: Pool) -> None:
+def test_a_pool_can_grow_while_in_use(pool: Pool) -> None:
     with (pool.root / "open").open("w") as stream:
         grown = resize_pool(pool, 2 * SIZE)
         stream.write("still writable")
@@ -116,14 +116,14 @@ def test_a_pool_grows_while_it_is_in_use(pool: Pool) -> None:
     assert pool_usage(open_pool(pool.state_dir)).total_bytes == 2 * SIZE
 
 
-def test_a_pool_does_not_shrink(pool: Pool) -> None:
+def test_a_pool_cannot_shrink(pool: Pool) -> None:
     with pytest.raises(StoreError, match="cannot shrink"):
         resize_pool(pool, SIZE // 2)
     assert pool.image.stat().st_size == SIZE
     assert pool_usage(pool).total_bytes == SIZE
 
 
-def test_usage_follows_what_is_written(pool: Pool) -> None:
+def test_usage_shows_what_was_written(pool: Pool) -> None:
     before = pool_usage(pool)
     (pool.root / "big").write_bytes(os.urandom(32 * MIB))
     os.sync()
@@ -142,7 +142,7 @@ def test_a_pool_with_an_open_file_is_not_unmounted(pool: Pool) -> None:
     assert len(mounts_under(pool.state_dir)) == 1
 
 
-def test_who_has_the_pool_in_a_mount_namespace_of_its_own_is_named(
+def test_a_process_with_the_pool_in_its_own_mount_namespace_is_reported(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool_module, "RELEASE_TIMEOUT_S", 0.1)
@@ -172,13 +172,13 @@ def test_a_pool_under_a_live_overlay_is_not_unmounted(
     try:
         with pytest.raises(Busy, match="in use"):
             unmount_pool(pool.state_dir)
-        assert (pool.root / "upper").is_dir(), "it is mounted as before"
+        assert (pool.root / "upper").is_dir(), "the pool must still be mounted"
         assert len(loops_under(pool.state_dir)) == 1
     finally:
         unmount(merged)
 
 
-def test_a_set_up_that_was_cut_short_is_continued_and_nothing_is_formatted_again(pool: Pool) -> None:
+def test_an_interrupted_setup_is_continued_without_formatting_again(pool: Pool) -> None:
     (pool.root / "note").write_text("kept")
     unmount_pool(pool.state_dir)
     record_path(pool.state_dir).unlink()
@@ -188,7 +188,7 @@ def test_a_set_up_that_was_cut_short_is_continued_and_nothing_is_formatted_again
     assert (pool.root / "note").read_text() == "kept"
 
 
-def test_a_foreign_file_in_the_pools_place_is_left_alone(state_dir: Path) -> None:
+def test_a_foreign_file_at_the_path_of_the_pool_is_left_alone(state_dir: Path) -> None:
     state_dir.mkdir()
     image = state_dir / "pool.img"
     make_sparse_file(image, SIZE)
@@ -204,7 +204,7 @@ def test_a_size_too_small_is_refused_before_anything_is_made(state_dir: Path) ->
     assert not (state_dir / "pool.img").exists()
 
 
-def test_without_loop_devices_the_pool_is_a_directory_and_this_is_told(
+def test_without_loop_devices_the_pool_is_a_directory_and_setup_says_so(
     state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> Path:
@@ -219,7 +219,7 @@ def test_without_loop_devices_the_pool_is_a_directory_and_this_is_told(
     assert open_pool(state_dir) == pool
 
 
-def test_on_a_btrfs_of_its_own_the_state_directory_gets_a_subvolume(state_dir: Path, tmp_path: Path) -> None:
+def test_on_a_btrfs_the_pool_is_a_subvolume(state_dir: Path, tmp_path: Path) -> None:
     image, disk = tmp_path / "disk.img", tmp_path / "disk"
     make_sparse_file(image, SIZE)
     make_btrfs(image, "disk")
@@ -237,7 +237,7 @@ def test_on_a_btrfs_of_its_own_the_state_directory_gets_a_subvolume(state_dir: P
         unmount(disk)
 
 
-def test_a_device_that_nothing_mounted_is_free_after_the_block(tmp_path: Path) -> None:
+def test_an_unmounted_loop_device_is_freed_after_the_block(tmp_path: Path) -> None:
     image = tmp_path / "disk.img"
     make_sparse_file(image, SIZE)
     with attached_loop(image, direct_io=False) as device:

@@ -1,4 +1,4 @@
-"""Programs people use, half-way through their work: after a restore, and in several forks at once."""
+"""Programs people use, in the middle of their work, after a restore and in several forks at once."""
 
 import shutil
 from collections.abc import Callable
@@ -28,7 +28,8 @@ def test_a_python_prompt_in_tmux_keeps_its_variables_and_its_half_typed_line(tmu
     _type(tmux, "import threading; lock = threading.Lock(); kept = [n * n for n in range(5)]", "Enter")
     _type(tmux, "def double(n):", "Enter", "    return 2 * n", "Enter", "Enter")
     _type(tmux, "print('sum', sum(kept)")
-    _wait_for_screen(tmux, ">>> print('sum', sum(kept)")  # by the line editor, not by the terminal's echo
+    # printed by the line editor, not by the terminal's echo
+    _wait_for_screen(tmux, ">>> print('sum', sum(kept)")
     for branch in return_after(tmux, "tmux kill-server"):
         _type(branch, ", double(21))", "Enter")
         _wait_for_screen(branch, "sum 30 42")
@@ -45,7 +46,7 @@ def test_vim_in_tmux_keeps_its_unsaved_text_mode_and_undo_history(tmux: Session)
     _wait_for_screen(tmux, "never written and still")
     for branch in return_after(tmux, "tmux kill-server"):
         assert branch.exec("cat /tmp/note").output == "saved\n"
-        _type(branch, f" typing in {branch.name}", "Escape", ":w", "Enter")  # it was in insert mode
+        _type(branch, f" typing in {branch.name}", "Escape", ":w", "Enter")  # vim is still in insert mode
         wait_until(branch, "grep -q typing /tmp/note")
         assert (
             branch.exec("cat /tmp/note").output
@@ -56,7 +57,7 @@ def test_vim_in_tmux_keeps_its_unsaved_text_mode_and_undo_history(tmux: Session)
         assert branch.exec("cat /tmp/note").output == "saved\n"
 
 
-def test_a_file_server_answers_in_every_fork_on_the_same_port_with_its_own_files(session: Session) -> None:
+def test_a_file_server_answers_in_every_fork_at_the_same_port_with_its_own_files(session: Session) -> None:
     session.exec("mkdir /tmp/site; cd /tmp/site; echo common >index.html")
     session.exec("python3 -m http.server 8000 >/dev/null 2>&1 &")
     _wait_for_port(session, 8000)
@@ -107,7 +108,7 @@ def test_a_node_server_keeps_its_variables_and_timers_in_every_fork(session: Ses
         wait_until(branch, f"[ $(curl -s localhost:3000/ticks) -gt {ticks + 10} ]")
 
 
-def test_a_tcp_connection_inside_the_session_goes_on_in_every_fork(session: Session) -> None:
+def test_a_tcp_connection_inside_the_session_continues_in_every_fork(session: Session) -> None:
     install_workloads(session)
     session.exec("python3 -m workloads.connection 2>/tmp/errors &")
     _wait_for_count(session.main, 1)
@@ -126,7 +127,7 @@ def test_a_tcp_connection_inside_the_session_goes_on_in_every_fork(session: Sess
 
 @pytest.mark.quick
 def test_all_of_them_survive_a_second_checkpoint_made_in_a_fork(session: Session) -> None:
-    """Each restore is a fresh place for CRIU to lose something for the next dump."""
+    """In each restore CRIU could lose something that the next dump needs."""
     _need("redis-server", "redis-cli", "tmux")
     install_workloads(session)
     session.exec("tmux -f /dev/null new-session -d -s t -x 100 -y 30 'exec bash --norc'")
@@ -147,7 +148,7 @@ def test_all_of_them_survive_a_second_checkpoint_made_in_a_fork(session: Session
 
 
 def _need(*programs: str) -> str:
-    """The path of the last one. They are in the packages that ``make test`` installs."""
+    """Check that the programs are installed, as by ``make test``; return the path of the last one."""
     for program in programs:
         path = shutil.which(program)
         assert path is not None, f"{program} is not installed"
@@ -155,7 +156,7 @@ def _need(*programs: str) -> str:
 
 
 def _branch_out(session: Session, diverge: Callable[[Branch], object]) -> list[Branch]:
-    """The session and three forks of it, all alive, each gone its own way."""
+    """Return the session and three forks of it, all running, after they have diverged."""
     branches = [session.main, *session.fork(session.snapshot(), n=FORKS)]
     for branch in branches:
         diverge(branch)
@@ -209,10 +210,10 @@ open("/tmp/said", "w").write(f"{said}\\n")
 """
 
 
-def test_a_program_that_waits_in_poll_waits_on(session: Session) -> None:
+def test_a_program_that_waits_in_poll_keeps_waiting(session: Session) -> None:
     session.write_file("/tmp/in_poll.py", IN_POLL)
     session.exec("mkfifo /tmp/wake; python3 -S /tmp/in_poll.py & waits=$!")
-    wait_until(session, "grep -Eq '^(7|73) ' /proc/$waits/syscall")  # poll; some machines have ppoll only
+    wait_until(session, "grep -Eq '^(7|73) ' /proc/$waits/syscall")  # poll; some machines have only ppoll
     for branch in return_after(session, "kill $waits"):
         branch.exec("echo >/tmp/wake; wait $waits")
         assert branch.exec("cat /tmp/said").output == "1\n"

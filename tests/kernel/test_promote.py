@@ -1,4 +1,4 @@
-"""Promoting a branch: 'main' goes on as another branch, whatever happens in between."""
+"""Promoting a branch: 'main' continues as another branch, whatever happens in between."""
 
 import os
 
@@ -19,7 +19,7 @@ def branched(session: Session) -> Session:
     return session
 
 
-def test_main_goes_on_as_the_promoted_branch_without_a_pause(branched: Session) -> None:
+def test_main_continues_as_the_promoted_branch_without_a_pause(branched: Session) -> None:
     best = branched.branch("best")
     pid, shell = best.record.init_pid, best.exec("echo $$").output
     main = best.promote()
@@ -32,7 +32,7 @@ def test_main_goes_on_as_the_promoted_branch_without_a_pause(branched: Session) 
     assert os.path.realpath(main.directory) == str(branched.context.layout.mount(main.record.incarnation))
 
 
-def test_a_promoted_branch_can_be_saved_and_its_name_used_again(branched: Session) -> None:
+def test_a_promoted_branch_can_be_saved_and_its_old_name_reused(branched: Session) -> None:
     branched.branch("best").promote()
     branched.snapshot("won")
     [again] = branched.fork("won", ids=["best"])
@@ -49,7 +49,7 @@ def test_one_fork_can_be_promoted_over_another(branched: Session) -> None:
     assert branched.exec(STATE).output == "main main 0\n"
 
 
-def test_what_cannot_be_promoted_is_refused_and_nothing_changes(branched: Session) -> None:
+def test_an_invalid_promotion_is_refused_and_nothing_changes(branched: Session) -> None:
     with pytest.raises(UsageError):
         branched.main.promote("best")
     with pytest.raises(UsageError):
@@ -65,12 +65,14 @@ def test_what_cannot_be_promoted_is_refused_and_nothing_changes(branched: Sessio
     assert branched.exec(STATE).output == "main main 0\n"
 
 
-def test_a_promotion_killed_at_any_step_has_happened_or_not(branched: Session, waypoint: Waypoint) -> None:
+def test_a_promotion_killed_at_any_step_happens_completely_or_not_at_all(
+    branched: Session, waypoint: Waypoint
+) -> None:
     reference = f"{branched.id}:best"
     outcomes = []
     for step in range(6):
         was_killed = killed_at(branched.context.layout.state_dir, step, "promote", reference)
-        with Waypoint(branched.context.layout.state_dir) as opened:  # settles what was cut off
+        with Waypoint(branched.context.layout.state_dir) as opened:  # recovers from the killed operation
             session = opened.session(branched.id)
             names = [branch.name for branch in session.branches()]
             outcomes.append(names)

@@ -11,7 +11,7 @@ from waypoint.store.pool import unmount_pool
 
 
 def pretend_to_reboot(session: Session, state_dir: Path) -> None:
-    """Take away what a restart takes away: processes, mounts, the loop device, CRIU's kernel cache."""
+    """Remove what a restart removes: processes, mounts, the loop device, CRIU's kernel cache."""
     context = session.context
     for branch in session.branches():
         context.platform.cgroup(branch.record.incarnation).remove()

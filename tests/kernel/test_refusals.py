@@ -1,4 +1,4 @@
-"""What CRIU cannot save is refused by name, and the branch goes on as if nobody had asked."""
+"""What CRIU cannot save is refused by name, and the branch keeps running unharmed."""
 
 import os
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from waypoint.model import Walls
 def walled(
     waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None, request: pytest.FixtureRequest
 ) -> Iterator[Session]:
-    """A session with the walls that the test asks for: some things can only be made without them."""
+    """A session with the walls that the test asks for, because some things can be made only without them."""
     created = waypoint.create(workspace, walls=request.param)
     yield created
     created.cleanup(force=True)
 
 
-def test_programs_do_without_what_cannot_be_saved(session: Session) -> None:
+def test_what_cannot_be_saved_is_not_available_to_programs(session: Session) -> None:
     install_workloads(session)
     refused = session.exec("python3 -m workloads.io_uring ring")
     assert "PermissionError" in refused.output
@@ -39,7 +39,7 @@ def test_programs_do_without_what_cannot_be_saved(session: Session) -> None:
     ids=["uses io_uring", "is being traced"],
     indirect=["walled"],
 )
-def test_a_branch_is_not_harmed_by_a_snapshot_refused_because_a_process(
+def test_a_branch_is_unharmed_by_a_snapshot_refused_because_a_process(
     walled: Session, state_dir: Path, module: str, workload: str, named: str
 ) -> None:
     session = walled
@@ -52,7 +52,7 @@ def test_a_branch_is_not_harmed_by_a_snapshot_refused_because_a_process(
     assert "Running" in answer
     holdings = look_at_host(state_dir)
 
-    for _ in range(2):  # the second meets whatever the first left
+    for _ in range(2):  # the second attempt would hit leftovers of the first
         with pytest.raises(DumpFailed, match=named) as refused:
             session.snapshot("refused")
         assert "criu.log" in refused.value.hint

@@ -38,7 +38,7 @@ def session(
 
 
 def holding(directory: Path, needle: bytes) -> list[Path]:
-    """The files below a directory that contain ``needle``."""
+    """The files below ``directory`` that contain ``needle``."""
     found = []
     for path in [directory, *directory.rglob("*")]:
         if path.is_symlink() or not path.is_file() or not path.stat().st_size:
@@ -49,7 +49,7 @@ def holding(directory: Path, needle: bytes) -> list[Path]:
     return found
 
 
-def test_every_branch_reads_it_and_none_can_change_it(session: Session) -> None:
+def test_every_branch_can_read_a_secret_and_none_can_change_it(session: Session) -> None:
     for branch in [session.main, *return_after(session, "true")]:
         assert branch.exec("cat /run/secrets/token; ls /run/secrets").output == f"{CONTENT}token\n"
         assert branch.exec("setpriv --reuid=1000 --clear-groups cat /run/secrets/token").output == CONTENT
@@ -67,7 +67,7 @@ def test_every_branch_reads_it_and_none_can_change_it(session: Session) -> None:
         assert {"ro", "nosuid", "nodev", "noexec"} <= set(options)
 
 
-def test_it_is_nowhere_in_the_state_directory(session: Session, state_dir: Path) -> None:
+def test_a_secret_is_nowhere_in_the_state_directory(session: Session, state_dir: Path) -> None:
     assert session.exec("test -s /run/secrets/token").exit_code == 0
     session.snapshot()
     session.fork("main")
@@ -75,11 +75,11 @@ def test_it_is_nowhere_in_the_state_directory(session: Session, state_dir: Path)
     kept += [path for path in state_dir.iterdir() if path.is_file() and path.name != "pool.img"]
     assert {"pool", "shared", "work", "catalogue.db"} <= {path.name for path in kept}
     assert [found for path in kept for found in holding(path, CONTENT.encode())] == []
-    session.exec("cp /run/secrets/token /srv/kept")  # what a program makes of it is another matter
+    session.exec("cp /run/secrets/token /srv/kept")  # copies that a program makes are not protected
     assert [path.name for path in holding(state_dir / "pool", CONTENT.encode())] == ["kept"]
 
 
-def test_each_branch_has_it_as_it_was_when_the_branch_began(session: Session, file: Path) -> None:
+def test_each_incarnation_has_the_secret_as_it_was_at_its_start(session: Session, file: Path) -> None:
     session.exec("exec 5</run/secrets/token")
     saved = session.snapshot()
     file.write_text("rotated, and longer than it was before: " + "x" * 100)
@@ -91,7 +91,7 @@ def test_each_branch_has_it_as_it_was_when_the_branch_began(session: Session, fi
         assert branch.exec("cat /run/secrets/token").output == file.read_text()
 
 
-def test_a_file_that_is_gone_is_named_and_the_branch_runs_on(session: Session, file: Path) -> None:
+def test_a_missing_secret_file_is_reported_and_the_branch_keeps_running(session: Session, file: Path) -> None:
     saved = session.snapshot()
     session.exec("x=later")
     file.unlink()
@@ -105,7 +105,7 @@ def test_a_file_that_is_gone_is_named_and_the_branch_runs_on(session: Session, f
     assert session.exec("cat /run/secrets/token").output == "back"
 
 
-def test_copies_of_a_tree_do_not_have_it(session: Session, tmp_path: Path) -> None:
+def test_no_copy_of_a_tree_contains_a_secret(session: Session, tmp_path: Path) -> None:
     for path in ("/run", "/run/secrets"):
         with pytest.raises(CopyFailed, match="secrets are not copied"):
             session.download(path, tmp_path / "copy")
@@ -117,10 +117,10 @@ def test_copies_of_a_tree_do_not_have_it(session: Session, tmp_path: Path) -> No
     with pytest.raises(CopyFailed, match="Read-only"):
         session.write_file("/run/secrets/token", "x")
     assert holding(tmp_path, CONTENT.encode()) == []
-    assert not (session.directory / "run/secrets/token").exists()  # the host's view of the branch
+    assert not (session.directory / "run/secrets/token").exists()  # as the host sees the branch
 
 
-def test_it_ends_with_its_branch(session: Session, state_dir: Path) -> None:
+def test_a_secret_is_unmounted_with_its_branch(session: Session, state_dir: Path) -> None:
     (fork,) = session.fork("main")
     fork.destroy()
     assert session.exec("cat /run/secrets/token").output == CONTENT
@@ -128,7 +128,7 @@ def test_it_ends_with_its_branch(session: Session, state_dir: Path) -> None:
     assert [mount for mount in look_at_host(state_dir).mounts if "secrets" in mount] == []
 
 
-def test_what_cannot_be_a_secret_is_refused(
+def test_an_invalid_secret_is_refused(
     waypoint: Waypoint, workspace: Path, file: Path, tmp_path: Path, leaves_nothing_behind: None
 ) -> None:
     os.mkfifo(tmp_path / "fifo")
@@ -142,7 +142,7 @@ def test_what_cannot_be_a_secret_is_refused(
         waypoint.create(workspace, secrets=[Secret(name="token", source=str(file))] * 2)
 
 
-def test_nothing_of_the_callers_environment_is_inside(
+def test_no_environment_variable_of_the_caller_is_inside(
     waypoint: Waypoint, workspace: Path, monkeypatch: pytest.MonkeyPatch, leaves_nothing_behind: None
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", CONTENT)

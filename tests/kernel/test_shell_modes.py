@@ -28,25 +28,27 @@ from waypoint.model import Network
         "PATH=",
     ],
 )
-def test_commands_end_with_their_status_whatever_the_shell_is_set_to(session: Session, setting: str) -> None:
+def test_commands_end_with_their_status_whatever_the_settings_of_the_shell(
+    session: Session, setting: str
+) -> None:
     assert session.exec(setting, timeout_s=20).exit_code == 0
     assert session.exec("(exit 7)", timeout_s=20).exit_code == 7
     assert session.exec('echo "$?"', timeout_s=20).output == "7\n"
 
 
-def test_under_errexit_a_command_that_fails_ends_the_shell_and_that_is_reported(session: Session) -> None:
+def test_under_errexit_a_failing_command_ends_the_shell_and_this_is_reported(session: Session) -> None:
     session.exec("set -e")
     assert session.exec("if false; then :; fi; echo on", timeout_s=20).output == "on\n"
     with pytest.raises(ShellDied, match="exited with status 1"):
         session.exec("false", timeout_s=20)
 
 
-def test_history_holds_nothing_of_ours(session: Session) -> None:
+def test_the_history_contains_no_commands_of_waypoint(session: Session) -> None:
     session.exec("true")
     assert "waypoint" not in session.exec("history").output
 
 
-def test_a_shell_that_edits_lines_takes_one_command_after_the_other(
+def test_a_shell_with_line_editing_runs_one_command_after_another(
     waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None
 ) -> None:
     session = waypoint.create(workspace, attended=True, network=Network())

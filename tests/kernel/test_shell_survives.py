@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from support.returning import return_after
-from support.waiting import DEADLINE_S, spare_until, wait_until
+from support.waiting import DEADLINE_S, delay_interrupt_until, wait_until
 from waypoint import Session, Waypoint
 from waypoint.errors import CommandTimedOut, ShellDied
 
-# What is set up, what then spoils it, what asks for it, and the answer.
+# The command to set up, the one to spoil it, the one to check it, and its output.
 SHELL_STATE = {
     "directory": ("cd /usr/share", "cd /", "echo $PWD $(/bin/pwd)", "/usr/share /usr/share\n"),
     "previous directory": ("cd /usr; cd /etc", "cd /; cd /var", "cd -", "/usr\n"),
@@ -61,7 +61,7 @@ def test_the_shell_still_has_its(session: Session, prepare: str, spoil: str, ask
         assert branch.exec(ask).output == answer
 
 
-def test_shell_pid_last_status_and_last_background_pid_stay_the_same(session: Session) -> None:
+def test_the_shell_keeps_its_pid_last_status_and_last_background_pid(session: Session) -> None:
     before = session.exec("sleep 1000 & disown; echo $$ $!").output
     session.exec("(exit 42)")
     for branch in return_after(session, "true; sleep 1000 &"):
@@ -71,15 +71,15 @@ def test_shell_pid_last_status_and_last_background_pid_stay_the_same(session: Se
 
 
 @pytest.mark.quick
-def test_a_background_job_runs_on_and_gives_its_status_to_wait(session: Session) -> None:
+def test_a_background_job_keeps_running_and_wait_gets_its_status(session: Session) -> None:
     session.exec("sh -c 'until [ -e /tmp/go ]; do sleep 0.02; done; exit 5' &")
-    # No program in the foreground before `wait`: bash reports a job that ended beside one, and forgets its number.
+    # No program in the foreground before `wait`: bash reports a job that ended meanwhile, and forgets its number.
     for branch in return_after(session, ": >/tmp/go; wait %1"):
         assert "Running" in branch.exec("jobs").output
         assert branch.exec(": >/tmp/go; wait %1", timeout_s=DEADLINE_S).exit_code == 5
 
 
-# The group in the foreground of its terminal, as its shell sees it.
+# The foreground group of the terminal, as its shell sees it.
 UNTIL_IN_FRONT = (
     "until read -r _ _ _ _ _ _ _ front _ </proc/$PPID/stat && [ $front = $$ ]; do sleep 0.02; done"
 )
@@ -109,7 +109,7 @@ def test_a_stopped_job_resumes_after(session: Session, stop: str, resume: str) -
         assert branch.exec(resume, timeout_s=DEADLINE_S).exit_code == 9
 
 
-def test_a_job_that_ends_after_the_restore_is_reaped_and_reported(session: Session) -> None:
+def test_a_job_that_ends_after_a_restore_is_reaped_and_reported(session: Session) -> None:
     session.exec("sh -c 'until [ -e /tmp/go ]; do sleep 0.02; done' &")
     for branch in return_after(session, "true"):
         branch.exec("touch /tmp/go")
@@ -117,7 +117,7 @@ def test_a_job_that_ends_after_the_restore_is_reaped_and_reported(session: Sessi
         assert branch.exec("ps -eo stat= | grep -c Z").output == "0\n"
 
 
-def test_terminal_modes_and_window_size_come_back(session: Session) -> None:
+def test_terminal_modes_and_window_size_are_restored(session: Session) -> None:
     session.exec("stty cols 97 rows 31 -echoctl -ixon intr ^G")
     before = session.exec("stty -a; tty; stty size").output
     assert before.endswith("/dev/pts/0\n31 97\n")
@@ -126,7 +126,7 @@ def test_terminal_modes_and_window_size_come_back(session: Session) -> None:
         assert branch.exec("test -t 0 && test -t 1 && test -t 2 && tput cols").output == "97\n"
 
 
-def test_a_change_of_the_window_reaches_the_foreground_after_a_restore(session: Session) -> None:
+def test_the_foreground_program_gets_a_window_change_after_a_restore(session: Session) -> None:
     for branch in return_after(session, "true"):
         assert (
             branch.exec("bash -c 'trap \"echo resized\" WINCH; stty cols 60; stty size'").output
@@ -134,23 +134,23 @@ def test_a_change_of_the_window_reaches_the_foreground_after_a_restore(session: 
         )
 
 
-def test_the_foreground_group_and_session_of_the_shell_are_its_own(session: Session) -> None:
+def test_the_shell_leads_its_own_session_and_foreground_group(session: Session) -> None:
     for branch in return_after(session, "true"):
         assert branch.exec("[[ $(ps -o sid= -p $$) -eq $$ ]] && echo leader").output == "leader\n"
         assert "+" in branch.exec("sh -c 'ps -o stat= -p $$; :'").output
 
 
-def test_a_timed_out_command_is_interrupted_and_the_shell_goes_on(
+def test_a_timed_out_command_is_interrupted_and_the_shell_keeps_running(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for branch in return_after(session, "true"):
-        spare_until(monkeypatch, (branch.directory / "tmp/begun").exists)
+        delay_interrupt_until(monkeypatch, (branch.directory / "tmp/begun").exists)
         with pytest.raises(CommandTimedOut):
             branch.exec("kept=1; : >/tmp/begun; sleep 1000", timeout_s=1.0)
         assert branch.exec("echo $kept; pgrep -c sleep").output == "1\n0\n"
 
 
-def test_heredocs_and_lines_are_taken_as_written(session: Session) -> None:
+def test_heredocs_and_lines_are_run_as_written(session: Session) -> None:
     session.exec("n=4")
     written = (
         "cat <<END\n$((n * 10)) \"q\" 'q' \\$n\nEND\ncat <<'END'\n$n\nEND\nfor i in 1 2\ndo\n  echo $i\ndone"
@@ -184,7 +184,7 @@ def test_the_exit_code_is_that_of(session: Session, command: str, status: int) -
     assert session.exec(command).exit_code == status
 
 
-def test_a_shell_that_exits_is_reported_dead_and_comes_back_with_a_restore(session: Session) -> None:
+def test_the_exit_of_a_shell_is_reported_and_a_restore_brings_the_shell_back(session: Session) -> None:
     session.exec("x=1")
     saved = session.snapshot()
     with pytest.raises(ShellDied, match="exited with status 3"):
@@ -202,7 +202,7 @@ def test_every_byte_of_binary_output_arrives(session: Session) -> None:
         assert branch.exec("cat /tmp/bytes").output_bytes == every_byte
 
 
-def test_16_mib_of_random_output_arrive_whole(session: Session) -> None:
+def test_16_mib_of_random_output_arrive_completely(session: Session) -> None:
     session.exec("head -c 16777216 /dev/urandom >/tmp/much")
     expected = session.exec("sha256sum </tmp/much").output.split()[0]
     much = session.exec("cat /tmp/much", timeout_s=60).output_bytes
@@ -245,5 +245,5 @@ def test_output_across_snapshots_is_complete_and_a_fork_finishes_the_command(
 
     (fork,) = session.fork("during-2")
     fork.exec_isolated("touch /tmp/enough")
-    ended = fork.exec("cat /tmp/finished; echo $x", timeout_s=60)  # waits for the command in the way
+    ended = fork.exec("cat /tmp/finished; echo $x", timeout_s=60)  # waits for the running command
     assert re.fullmatch(r"\d+\nafter\n", ended.output)

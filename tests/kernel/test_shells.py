@@ -1,6 +1,6 @@
-"""What every shell promises: the end of each command, its status, its output and nothing else; and its state.
+"""What every shell promises: the end of each command, its status, only its output; and the state of the shell.
 
-docs/shells.md says what is the same in all of them and what is not.
+docs/shells.md says in what the shells are alike and in what they differ.
 """
 
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from support.returning import return_after
-from support.waiting import DEADLINE_S, spare_until
+from support.waiting import DEADLINE_S, delay_interrupt_until
 from support.workspace import new_workspace
 from waypoint import Session, Waypoint
 from waypoint.errors import CommandTimedOut, NotFound, ShellDied, UsageError
@@ -36,7 +36,7 @@ def shell(request: pytest.FixtureRequest) -> str:
 def session(
     shell: str, waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None
 ) -> Iterator[Session]:
-    """A session over the host's root with that shell, gone after the test."""
+    """A session over the host's root with that shell, removed after the test."""
     try:
         created = waypoint.create(workspace, shell=shell)
     except NotFound as error:
@@ -49,7 +49,7 @@ def session(
 
 @pytest.fixture(scope="module", params=SHELLS)
 def undisturbed(request: pytest.FixtureRequest, state_dir: Path) -> Iterator[Session]:
-    """A session with that shell, for all tests that leave the shell as they have found it."""
+    """A session with that shell, shared by all tests that leave the shell unchanged."""
     with Waypoint(state_dir) as opened, new_workspace() as workspace:
         created = opened.create(workspace, shell=request.param)
         yield created
@@ -83,7 +83,7 @@ def test_the_exit_code_is_that_of(undisturbed: Session, command: str, status: in
     assert undisturbed.exec(command, timeout_s=DEADLINE_S).exit_code == status
 
 
-def test_the_next_command_finds_the_status_of_the_last_one(undisturbed: Session) -> None:
+def test_the_next_command_gets_the_status_of_the_last_one(undisturbed: Session) -> None:
     for command, status in (("false", 1), ("(exit 42)", 42), ("sh -c 'kill -9 $$'", 137), ("true", 0)):
         undisturbed.exec(command)
         assert undisturbed.exec("echo $?").output == f"{status}\n"
@@ -92,7 +92,9 @@ def test_the_next_command_finds_the_status_of_the_last_one(undisturbed: Session)
 @pytest.mark.parametrize(
     "text", ["if", "}", ")", "echo 'open", 'echo "open', "echo $(", "true\nif true; then\n", "for"]
 )
-def test_a_syntax_error_has_a_status_and_swallows_nothing(session: Session, shell: str, text: str) -> None:
+def test_a_syntax_error_has_a_status_and_does_not_swallow_the_next_command(
+    session: Session, shell: str, text: str
+) -> None:
     session.exec("x=kept")
     assert session.exec(text, timeout_s=DEADLINE_S).exit_code == SYNTAX_ERROR[shell]
     assert session.exec("echo $? $x", timeout_s=DEADLINE_S).output == f"{SYNTAX_ERROR[shell]} kept\n"
@@ -149,22 +151,24 @@ SETTINGS_OF_ONE = {
     ("shell", "setting"),
     [(shell, setting) for shell in SHELLS for setting in (*SETTINGS, *SETTINGS_OF_ONE.get(shell, ()))],
 )
-def test_commands_end_with_their_status_whatever_the_shell_is_set_to(session: Session, setting: str) -> None:
+def test_commands_end_with_their_status_whatever_the_settings_of_the_shell(
+    session: Session, setting: str
+) -> None:
     session.exec(setting, timeout_s=DEADLINE_S)
     assert session.exec("(exit 7)", timeout_s=DEADLINE_S).exit_code == 7
     assert "7" in session.exec('echo "$?"', timeout_s=DEADLINE_S).output
     assert session.exec("true", timeout_s=DEADLINE_S).exit_code == 0
 
 
-def test_under_errexit_a_command_that_fails_ends_the_shell_and_that_is_reported(session: Session) -> None:
+def test_under_errexit_a_failing_command_ends_the_shell_and_this_is_reported(session: Session) -> None:
     session.exec("set -e")
     assert session.exec("if false; then :; fi; echo on", timeout_s=DEADLINE_S).output == "on\n"
     with pytest.raises(ShellDied, match="exited with status 1"):
         session.exec("false", timeout_s=DEADLINE_S)
 
 
-def test_the_death_of_the_shell_is_reported_and_undone_by_a_restore(session: Session) -> None:
-    session.exec("x=kept; sleep 1000 &")  # a shell may not ask back because of it
+def test_the_end_of_the_shell_is_reported_and_undone_by_a_restore(session: Session) -> None:
+    session.exec("x=kept; sleep 1000 &")  # the shell must not ask for confirmation because of this job
     saved = session.snapshot()
     with pytest.raises(ShellDied, match="exited with status 3") as died:
         session.exec("echo last words; exit 3", timeout_s=DEADLINE_S)
@@ -180,20 +184,20 @@ def test_the_death_of_the_shell_is_reported_and_undone_by_a_restore(session: Ses
 
 
 @pytest.mark.parametrize("command", ["sleep 1000", "while :; do :; done", "(sleep 1000)", "sleep 1000 | cat"])
-def test_an_interrupted_command_has_status_130_and_the_shell_goes_on(
+def test_an_interrupted_command_has_status_130_and_the_shell_keeps_running(
     session: Session, shell: str, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if shell == "ash":  # a bug of busybox: an interrupt while it takes memory may lock it up (docs/shells.md)
         command = command.replace("while :", "while sleep 0.05")
     monkeypatch.setattr(following, "GRACE_S", DEADLINE_S)  # a machine may be too busy for two seconds
-    spare_until(monkeypatch, (session.directory / "tmp/begun").exists)
+    delay_interrupt_until(monkeypatch, (session.directory / "tmp/begun").exists)
     with pytest.raises(CommandTimedOut) as stopped:
         session.exec(f"kept=1; : >/tmp/begun; {command}", timeout_s=1.0)
     assert "cannot be interrupted" not in str(stopped.value)
     assert session.exec("echo $? $kept", timeout_s=DEADLINE_S).output == "130 1\n"
 
 
-def test_a_prompt_that_is_replaced_by_an_interrupted_command_reports_all_the_same(
+def test_an_interrupted_command_that_replaced_the_prompt_does_not_stop_reports(
     session: Session, shell: str
 ) -> None:
     replace = "PS1=x precmd_functions=() preexec_functions=()" if shell == "zsh" else "PS1=x"
@@ -202,21 +206,21 @@ def test_a_prompt_that_is_replaced_by_an_interrupted_command_reports_all_the_sam
     assert session.exec("(exit 5)", timeout_s=DEADLINE_S).exit_code == 5
 
 
-def test_an_interrupt_at_the_prompt_does_not_take_the_next_command_away(session: Session) -> None:
+def test_an_interrupt_at_the_prompt_does_not_drop_the_next_command(session: Session) -> None:
     for status in range(1, 11):
         with ShellClient(session.directory.resolve()) as client:
             for _ in range(3):
                 client.signal("main", signal.SIGINT)
                 client.next_frame(ANSWER_TIMEOUT_S)
-            client.type("main", b"true\n")  # has its turn after the interrupts, which could meet the command
+            client.type("main", b"true\n")  # runs after the interrupts, which could otherwise hit the command
             _wait_for_prompt(client)
         assert session.exec(f"(exit {status})", timeout_s=DEADLINE_S).exit_code == status
 
 
-def test_a_line_that_is_no_command_after_an_interrupt_is_not_taken_for_the_end_of_the_next(
+def test_leftover_text_after_an_interrupt_is_not_taken_for_the_end_of_the_next_command(
     session: Session,
 ) -> None:
-    """Such as the rest of a run line, which bash keeps when it is interrupted while it reads."""
+    """For example the rest of a run line, which bash keeps when it is interrupted while reading it."""
     for status in range(1, 6):
         with ShellClient(session.directory.resolve()) as client:
             client.signal("main", signal.SIGINT)
@@ -235,7 +239,7 @@ def _wait_for_prompt(client: ShellClient) -> None:
 # --- output --------------------------------------------------------------------------------------------
 
 
-def test_the_output_is_that_of_the_command_and_nothing_else(session: Session) -> None:
+def test_the_output_is_only_that_of_the_command(session: Session) -> None:
     session.exec("PS1='ps1> '; PS2='ps2> '; PROMPT='prompt> '; RPROMPT='right'")
     for _ in range(30):
         assert session.exec("echo on").output == "on\n"
@@ -243,13 +247,13 @@ def test_the_output_is_that_of_the_command_and_nothing_else(session: Session) ->
     assert session.exec("true").output == ""
 
 
-def test_heredocs_and_lines_are_taken_as_written(session: Session) -> None:
+def test_heredocs_and_lines_are_run_as_written(session: Session) -> None:
     session.exec("n=4")
     text = "cat <<END\n$((n * 10)) \"q\" 'q' \\$n\nEND\ncat <<'END'\n$n\n\\\nEND\nfor i in 1 2\ndo\n  echo $i # so\ndone"
     assert session.exec(text).output == "40 \"q\" 'q' $n\n$n\n\\\n1\n2\n"
 
 
-def test_a_command_of_one_mib_is_run(session: Session) -> None:
+def test_a_command_of_one_mib_runs(session: Session) -> None:
     size = 1 << 20
     assert session.exec("# " + "x" * (size - 2), timeout_s=DEADLINE_S).exit_code == 0
     text = "x='" + "y" * (size - 40) + "'; echo ${#x}"
@@ -258,7 +262,7 @@ def test_a_command_of_one_mib_is_run(session: Session) -> None:
     assert session.exec(f"{lines}\necho $i", timeout_s=DEADLINE_S).output == "49999\n"
 
 
-def test_the_text_of_commands_is_in_no_history(session: Session) -> None:
+def test_no_history_contains_the_text_of_commands(session: Session) -> None:
     session.exec("true some-words-of-ours")
     session.exec("true")
     assert "some-words" not in session.exec("history; fc -l").output
@@ -271,7 +275,7 @@ def test_the_terminal_keeps_the_mode_that_programs_expect(session: Session) -> N
     assert session.exec("test -t 0 && test -t 1 && test -t 2 && tty").output == "/dev/pts/0\n"
 
 
-def test_programs_find_the_name_of_the_shell_and_nothing_of_its_hooks(session: Session, shell: str) -> None:
+def test_programs_get_the_name_of_the_shell_and_nothing_of_its_hooks(session: Session, shell: str) -> None:
     environment = dict(line.split("=", 1) for line in session.exec("env").output.splitlines())
     assert Path(environment["SHELL"]).name in (shell, "sh")
     assert not {"PS1", "PS2", "RPS1", "ENV", "ZDOTDIR", "PROMPT_COMMAND"} & set(environment)
@@ -281,7 +285,7 @@ def test_programs_find_the_name_of_the_shell_and_nothing_of_its_hooks(session: S
 
 
 @pytest.mark.parametrize("mode", ["", " POSIXLY_CORRECT"])
-def test_variables_of_the_caller_that_are_the_shells_own_do_no_harm(
+def test_variables_of_the_caller_with_a_meaning_for_the_shell_do_no_harm(
     shell: str, waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None, mode: str
 ) -> None:
     names = f"PS1 PS2 RPS1 ENV BASH_ENV ZDOTDIR PROMPT PROMPT_COMMAND HISTFILE TMOUT{mode}"
@@ -298,7 +302,7 @@ def test_variables_of_the_caller_that_are_the_shells_own_do_no_harm(
         session.cleanup(force=True)
 
 
-# --- state, also of the saved and copied shell ----------------------------------------------------------
+# --- state, also of the saved and copied shell ---------------------------------------------------------
 
 
 STATE = {
@@ -330,7 +334,7 @@ def test_the_shell_still_has_its(session: Session, prepare: str, spoil: str, ask
         assert branch.exec(ask).output == answer
 
 
-def test_a_background_job_runs_on_and_gives_its_status_to_wait(session: Session) -> None:
+def test_a_background_job_keeps_running_and_wait_gets_its_status(session: Session) -> None:
     session.exec("sh -c 'until [ -e /tmp/go ]; do sleep 0.02; done; exit 5' &")
     pid = session.exec("echo $!").output
     for branch in return_after(session, "touch /tmp/go; wait"):
@@ -339,7 +343,7 @@ def test_a_background_job_runs_on_and_gives_its_status_to_wait(session: Session)
         assert branch.exec("touch /tmp/go; wait $!", timeout_s=DEADLINE_S).exit_code == 5
 
 
-def test_a_job_is_stopped_resumed_and_ended_by_its_name(session: Session) -> None:
+def test_a_job_can_be_stopped_resumed_and_ended_by_its_name(session: Session) -> None:
     session.exec("sleep 1000 &")
     session.exec("sh -c 'kill -STOP $$; exit 9'", timeout_s=DEADLINE_S)
     for branch in return_after(session, "kill %sleep"):
@@ -347,7 +351,7 @@ def test_a_job_is_stopped_resumed_and_ended_by_its_name(session: Session) -> Non
         assert branch.exec("kill %sleep; wait $!", timeout_s=DEADLINE_S).exit_code == 143
 
 
-def test_a_command_under_way_goes_on_in_a_fork(session: Session) -> None:
+def test_a_running_command_continues_in_a_fork(session: Session) -> None:
     session.start("until [ -e /tmp/go ]; do sleep 0.02; done; x=after; (exit 6)")
     (fork,) = session.fork(session.snapshot())
     for branch in (fork, session.main):
@@ -357,10 +361,10 @@ def test_a_command_under_way_goes_on_in_a_fork(session: Session) -> None:
         assert branch.exec("echo $? $x", timeout_s=DEADLINE_S).output == "6 after\n"
 
 
-# --- the choice ------------------------------------------------------------------------------------------
+# --- the choice ----------------------------------------------------------------------------------------
 
 
-def test_a_shell_that_nobody_knows_or_has_is_refused_before_anything_is_made(
+def test_an_unknown_or_missing_shell_is_refused_before_anything_is_made(
     waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None
 ) -> None:
     with pytest.raises(UsageError, match="unknown shell 'fish'"):
@@ -371,7 +375,7 @@ def test_a_shell_that_nobody_knows_or_has_is_refused_before_anything_is_made(
 
 @pytest.fixture
 def tiny_base(tmp_path: Path) -> Path:
-    """A root file system of busybox alone, with /bin/sh as its only link."""
+    """A root file system with only busybox and the link /bin/sh."""
     busybox = shutil.which("busybox")
     if busybox is None:
         if os.environ.get("CI"):
@@ -389,7 +393,7 @@ def tiny_base(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_base_without_bash_gets_what_it_has(
+def test_a_base_without_bash_uses_the_shell_it_has(
     waypoint: Waypoint, tiny_base: Path, leaves_nothing_behind: None
 ) -> None:
     session = waypoint.create(base=tiny_base)

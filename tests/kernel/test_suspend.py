@@ -1,4 +1,4 @@
-"""A suspended session is on disk only, and comes back as it was."""
+"""A suspended session is only on disk, and is restored as it was."""
 
 import os
 import socket
@@ -25,7 +25,7 @@ SERVER = 'python3 -c \'import socketserver as s\nclass H(s.BaseRequestHandler):\
 
 @pytest.fixture
 def two(session: Session) -> Session:
-    """A session with two branches that differ."""
+    """A session with two different branches."""
     session.exec("x=main; echo main >/tmp/note; sleep 1000 & true")
     session.snapshot("point")
     [side] = session.fork("point", ids=["side"])
@@ -35,7 +35,7 @@ def two(session: Session) -> Session:
 
 
 @pytest.mark.quick
-def test_nothing_of_a_suspended_session_runs_and_resume_brings_all_back(
+def test_nothing_of_a_suspended_session_runs_and_resume_restores_everything(
     two: Session, state_dir: Path
 ) -> None:
     before = look_at_host(state_dir)
@@ -71,7 +71,7 @@ def test_nothing_of_a_suspended_session_runs_and_resume_brings_all_back(
     assert two.resume() == []
 
 
-def test_a_suspended_session_comes_back_after_a_reboot(two: Session, state_dir: Path) -> None:
+def test_a_suspended_session_can_be_resumed_after_a_reboot(two: Session, state_dir: Path) -> None:
     two.suspend()
     unmount_pool(state_dir)
     two.context.platform.criu.kdat.unlink()
@@ -84,7 +84,7 @@ def test_a_suspended_session_comes_back_after_a_reboot(two: Session, state_dir: 
         assert again.branch("side").exec(STATE).output == "side side 1\n"
 
 
-def test_what_was_not_saved_can_be_given_up(two: Session) -> None:
+def test_unsaved_changes_can_be_given_up(two: Session) -> None:
     [head] = two.suspend(drop=True)
     assert head.name == "point"
     two.resume()
@@ -92,7 +92,7 @@ def test_what_was_not_saved_can_be_given_up(two: Session) -> None:
         assert branch.exec(STATE).output == "main main 1\n"
 
 
-def test_a_session_that_was_never_saved_starts_anew(session: Session, workspace: Path) -> None:
+def test_a_session_that_was_never_saved_starts_afresh(session: Session, workspace: Path) -> None:
     session.exec("x=lost; echo lost >/root/note")
     assert session.suspend(drop=True) == []
     session.resume()
@@ -100,7 +100,7 @@ def test_a_session_that_was_never_saved_starts_anew(session: Session, workspace:
     assert session.exec("test -e /root/note").exit_code == 1
 
 
-def test_while_suspended_checkpoints_can_be_forked_and_restored(two: Session) -> None:
+def test_checkpoints_of_a_suspended_session_can_be_forked_and_restored(two: Session) -> None:
     two.suspend()
     [third] = two.fork("point", ids=["third"])
     assert third.exec(STATE).output == "main main 1\n"
@@ -112,7 +112,7 @@ def test_while_suspended_checkpoints_can_be_forked_and_restored(two: Session) ->
     assert two.resume() == []
 
 
-def test_ports_are_exposed_again(session: Session) -> None:
+def test_resume_exposes_the_ports_again(session: Session) -> None:
     session.exec(SERVER)
     port = session.main.expose(8000).host_port
     assert _ask(port) == b"2"
@@ -130,9 +130,7 @@ def _ask(port: int) -> bytes:
         return asked.recv(100)
 
 
-def test_a_base_that_is_gone_is_named(
-    waypoint: Waypoint, tmp_path: Path, leaves_nothing_behind: None
-) -> None:
+def test_a_missing_base_is_reported(waypoint: Waypoint, tmp_path: Path, leaves_nothing_behind: None) -> None:
     root = make_small_root(tmp_path / "root")
     over = waypoint.create(base=root, shell="sh")
     try:
@@ -148,7 +146,7 @@ def test_a_base_that_is_gone_is_named(
         over.cleanup(force=True)
 
 
-def test_a_dead_branch_is_not_taken_for_saved(two: Session) -> None:
+def test_a_dead_branch_is_not_counted_as_saved(two: Session) -> None:
     side = two.branch("side")
     two.context.platform.cgroup(side.record.incarnation).kill()
     with pytest.raises(Broken, match="side") as refused:
@@ -160,7 +158,7 @@ def test_a_dead_branch_is_not_taken_for_saved(two: Session) -> None:
     assert side.exec(STATE).output == "main main 1\n"
 
 
-def test_a_failure_before_all_are_saved_leaves_all_running(two: Session, state_dir: Path) -> None:
+def test_a_failure_before_all_branches_are_saved_keeps_all_running(two: Session, state_dir: Path) -> None:
     reached = []
     for number in range(24):
         with fail_at(number) as failure:
@@ -182,8 +180,10 @@ def test_a_failure_before_all_are_saved_leaves_all_running(two: Session, state_d
 
 
 @pytest.mark.parametrize("verb", ["suspend", "resume"])
-def test_the_next_command_repairs_what_a_killed_one_left(two: Session, state_dir: Path, verb: str) -> None:
-    """Killed at every third step: each costs a start of Python and of both branches."""
+def test_the_next_command_repairs_a_killed_suspend_or_resume(
+    two: Session, state_dir: Path, verb: str
+) -> None:
+    """It is killed at every third step, because each kill costs a start of Python and of both branches."""
     killed = 0
     for number in range(1, 24, 3):
         if verb == "resume" and not two.is_suspended:
@@ -191,7 +191,7 @@ def test_the_next_command_repairs_what_a_killed_one_left(two: Session, state_dir
         if not killed_at(state_dir, number, verb, two.id):
             break
         killed += 1
-        for name in ("main", "side"):  # CRIU may still be at work for its dead caller
+        for name in ("main", "side"):  # CRIU may still be working for its dead caller
             with locked(two.context.branch_lock(two.id, name), what=name):
                 pass
         with Waypoint(state_dir) as waypoint:
@@ -207,7 +207,7 @@ def test_the_next_command_repairs_what_a_killed_one_left(two: Session, state_dir
     assert killed >= 3
 
 
-def test_who_follows_a_command_is_told(two: Session, state_dir: Path) -> None:
+def test_a_follower_of_a_command_gets_an_error_for_the_suspension(two: Session, state_dir: Path) -> None:
     job = two.start("sleep 1000")
     two.suspend()
     with pytest.raises(Suspended):
@@ -215,7 +215,7 @@ def test_who_follows_a_command_is_told(two: Session, state_dir: Path) -> None:
     two.resume()
 
 
-def test_the_background_process_of_a_session_rests_too(
+def test_suspend_ends_the_background_process_of_a_session_and_resume_starts_it(
     waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None
 ) -> None:
     session = waypoint.create(workspace, allow_self=True)

@@ -16,52 +16,52 @@ def text_of(branch: Branch | Session, terminal: str = "main") -> str:
     return render_text(branch.screen(terminal=terminal))
 
 
-def come_back(session: Session) -> list[Branch]:
-    """Return to this point in both ways."""
+def return_both_ways(session: Session) -> list[Branch]:
+    """Save this point and return to it in both ways."""
     point = session.snapshot()
     session.restore(point)
     return [session.main, *session.fork(point)]
 
 
-def test_a_python_prompt_is_typed_into_and_goes_on_in_every_branch(session: Session) -> None:
+def test_a_python_prompt_can_be_typed_into_in_every_branch(session: Session) -> None:
     session.send("python3 -q", "Enter")
     session.wait_for(text=r"^>>> $", timeout_s=DEADLINE_S)
     session.send("answer = 6 * 7", "Enter", "print(ans")
     session.wait_for(text=r"print\(ans$", timeout_s=DEADLINE_S)
-    for branch in come_back(session):
+    for branch in return_both_ways(session):
         assert text_of(branch).rstrip().endswith(">>> print(ans")
         branch.send("wer)", "Enter")
         branch.wait_for(text=r"^42$", timeout_s=DEADLINE_S)
 
 
-def test_vim_is_in_the_middle_of_an_edit_in_every_branch(session: Session) -> None:
+def test_vim_keeps_an_unfinished_edit_in_every_branch(session: Session) -> None:
     session.exec("export TERM=xterm-256color")
     session.send("vim -u NONE -N /tmp/note", "Enter")
     session.wait_for(text=r'"/tmp/note" \[New', timeout_s=DEADLINE_S)
     session.send("i", "first line", "Enter", "second")
     session.wait_for(text=r"^second", timeout_s=DEADLINE_S)
-    screen = session.wait_for(idle_ms=300, timeout_s=DEADLINE_S)  # the cursor is shown last
+    screen = session.wait_for(idle_ms=300, timeout_s=DEADLINE_S)  # the cursor appears last
     assert screen.is_alternate
-    for number, branch in enumerate(come_back(session)):
+    for number, branch in enumerate(return_both_ways(session)):
         assert branch.screen() == screen
         branch.send(f" line of {number}", "Escape", ":wq", "Enter")
         branch.wait_for(exit=True, timeout_s=DEADLINE_S)
         assert branch.exec("cat /tmp/note").output == f"first line\nsecond line of {number}\n"
 
 
-def test_top_goes_on_drawing_in_every_branch(session: Session) -> None:
+def test_top_keeps_drawing_in_every_branch(session: Session) -> None:
     session.send("top -d 0.2", "Enter")
     session.wait_for(text=r"^top - ", timeout_s=DEADLINE_S)
-    for branch in come_back(session):
+    for branch in return_both_ways(session):
         branch.wait_for(text=r"PID\s+USER", timeout_s=DEADLINE_S)
         branch.send("q")
         branch.wait_for(exit=True, timeout_s=DEADLINE_S)
 
 
-def test_a_question_is_answered_differently_in_each_branch(session: Session) -> None:
+def test_each_branch_can_answer_a_prompt_differently(session: Session) -> None:
     session.send("read -p 'Really? ' answer; echo \"<$answer>\"", "Enter")
     session.wait_for(text=r"^Really\? $", timeout_s=DEADLINE_S)
-    for number, branch in enumerate(come_back(session)):
+    for number, branch in enumerate(return_both_ways(session)):
         branch.send(f"yes {number}", "Enter")
         branch.wait_for(text=f"^<yes {number}>$", timeout_s=DEADLINE_S)
 
@@ -76,7 +76,7 @@ def test_keys_follow_the_mode_of_the_program(session: Session) -> None:
     session.wait_for(text=r"033\s+O\s+A", timeout_s=DEADLINE_S)
 
 
-def test_waiting_for_silence_for_text_that_scrolled_by_and_in_vain(session: Session) -> None:
+def test_wait_for_finds_silence_and_scrolled_text_or_times_out(session: Session) -> None:
     session.send("seq 1000", "Enter")
     session.wait_for(text=r"^500$", timeout_s=DEADLINE_S)
     session.wait_for(idle_ms=100, timeout_s=DEADLINE_S)
@@ -89,7 +89,7 @@ def test_waiting_for_silence_for_text_that_scrolled_by_and_in_vain(session: Sess
 
 
 @pytest.mark.quick
-def test_terminals_are_apart_and_all_of_them_are_saved(session: Session) -> None:
+def test_terminals_are_independent_and_all_are_saved(session: Session) -> None:
     session.open_terminal("side", size=(10, 50), cwd="/usr", env={"V": "there"})
     session.exec("x=main")
     session.exec("x=side", terminal="side")
@@ -109,16 +109,16 @@ def test_terminals_are_apart_and_all_of_them_are_saved(session: Session) -> None
         assert branch.exec("echo $x").output == "main\n"
 
 
-def test_a_resize_is_told_to_programs_and_survives(session: Session) -> None:
+def test_programs_get_a_resize_and_it_survives_a_restore(session: Session) -> None:
     session.exec("trap 'stty size >/tmp/size' WINCH")
     session.resize((20, 60))
     assert session.exec("sleep 0.01; cat /tmp/size").output == "20 60\n"
-    for branch in come_back(session):
+    for branch in return_both_ways(session):
         assert branch.exec("stty size").output == "20 60\n"
         assert (branch.screen().rows, branch.screen().columns) == (20, 60)
 
 
-def test_a_dead_shell_is_reported_by_name_and_can_be_started_afresh(session: Session) -> None:
+def test_a_dead_shell_is_reported_and_can_be_started_again(session: Session) -> None:
     with pytest.raises(ShellDied, match="exited with status 3"):
         session.exec("exit 3")
     with pytest.raises(ShellDied, match="has ended"):
@@ -127,7 +127,7 @@ def test_a_dead_shell_is_reported_by_name_and_can_be_started_afresh(session: Ses
     assert session.exec("echo fresh").output == "fresh\n"
 
 
-def test_terminals_that_are_not_there_or_too_many_are_refused_by_name(session: Session) -> None:
+def test_unknown_terminals_and_too_many_are_refused_by_name(session: Session) -> None:
     for act in (
         lambda: session.screen(terminal="none"),
         lambda: session.send("x", terminal="none"),
@@ -144,14 +144,14 @@ def test_terminals_that_are_not_there_or_too_many_are_refused_by_name(session: S
 
 
 def first_line(pieces: Iterator[bytes]) -> bytes:
-    """A terminal may hand over the end of a line after the line."""
+    """Read one line: a terminal may deliver the end of a line after the line."""
     line = b""
     while not line.endswith(b"\n"):
         line += next(pieces)
     return line
 
 
-def test_output_is_streamed_as_it_comes(session: Session) -> None:
+def test_output_is_streamed_while_the_command_runs(session: Session) -> None:
     with session.stream("echo first; until [ -e /tmp/go ]; do sleep 0.02; done; echo second") as stream:
         pieces = iter(stream)
         assert first_line(pieces) == b"first\n"
@@ -160,22 +160,22 @@ def test_output_is_streamed_as_it_comes(session: Session) -> None:
     assert stream.result.exit_code == 0
 
 
-def test_who_leaves_a_stream_early_ends_the_command(session: Session) -> None:
+def test_leaving_a_stream_early_ends_the_command(session: Session) -> None:
     with session.stream("x=kept; echo begun; sleep 1000") as stream:
         assert first_line(iter(stream)) == b"begun\n"
-        # An interrupt that meets bash while it starts a program can make it forget that program.
+        # If an interrupt arrives while bash starts a program, bash can forget that program.
         session.exec_isolated("until pgrep -x sleep; do :; done", timeout_s=DEADLINE_S)
     assert session.exec("echo $x").output == "kept\n"
 
 
 @pytest.mark.parametrize("command", ["less /etc/services", "cat /etc/services | less"])
-def test_a_pager_that_reads_its_keys_from_the_controlling_terminal_goes_on(
+def test_a_pager_that_reads_keys_from_the_controlling_terminal_keeps_running(
     session: Session, command: str
 ) -> None:
     session.send(command, "Enter")
     session.wait_for(text=r"^(:|/etc/services)", timeout_s=DEADLINE_S)
     before = text_of(session)
-    for branch in come_back(session):
+    for branch in return_both_ways(session):
         assert text_of(branch) == before
         branch.send("G")
         branch.wait_for(text=r"\(END\)", timeout_s=DEADLINE_S)
@@ -187,16 +187,16 @@ def test_a_pager_that_reads_its_keys_from_the_controlling_terminal_goes_on(
 def test_descriptors_of_the_controlling_terminal_are_saved_in_any_process(session: Session) -> None:
     session.exec("mkfifo /tmp/fifo; exec 9<>/dev/tty 7<>/tmp/fifo")
     session.exec('(exec 8>/dev/tty; while read -r line; do echo "got $line" >&8; done </tmp/fifo) &')
-    for branch in come_back(session):
+    for branch in return_both_ways(session):
         assert branch.exec("echo here >&9").output == "here\n"
         branch.send("echo word >&7", "Enter")
         branch.wait_for(text=r"^got word$", timeout_s=DEADLINE_S)
 
 
-def test_a_shell_in_a_shell_goes_on_with_jobs_and_keys(session: Session) -> None:
+def test_a_shell_in_a_shell_keeps_job_control_and_keys(session: Session) -> None:
     session.send("PS1='in$ ' bash --norc", "Enter")
     session.wait_for(text=r"^in\$ $", timeout_s=DEADLINE_S)
-    for branch in come_back(session):
+    for branch in return_both_ways(session):
         branch.send("sleep 1000", "Enter")
         branch.exec_isolated("until pgrep -x sleep; do :; done", timeout_s=DEADLINE_S)
         branch.send("C-c")
@@ -206,7 +206,7 @@ def test_a_shell_in_a_shell_goes_on_with_jobs_and_keys(session: Session) -> None
 
 
 def controlling_terminals(branch: Branch) -> dict[str, str]:
-    """By the pid inside. What a restore has open for a while is left in nobody."""
+    """The controlling terminal of each process, by pid inside; no process may keep descriptors of the restore open."""
     found = {}
     for pid in branch.session.context.platform.cgroup(branch.record.incarnation).members():
         process = Path(f"/proc/{pid}")
@@ -224,9 +224,10 @@ def test_every_process_of_a_session_keeps_its_terminal_and_gets_no_other(session
         session.exec("exit", terminal="dead")
     session.exec("sleep 1000 & (sleep 1000 &); setsid sleep 1000 &")
     session.exec("sh -c 'sleep 1000; true' &", terminal="side")
-    wait_until(session, "[ $(pgrep -xc sleep) = 4 ] && ! pgrep -x setsid")  # it has only to start one
+    # setsid needs a moment to start sleep
+    wait_until(session, "[ $(pgrep -xc sleep) = 4 ] && ! pgrep -x setsid")
     before = controlling_terminals(session.main)
-    assert list(before.values()).count("0") == 2  # init, and what has a session of its own
-    for _ in range(2):  # the second time of what was restored
-        for branch in come_back(session):
+    assert list(before.values()).count("0") == 2  # init, and the process with its own session
+    for _ in range(2):  # the second time, save the restored branch
+        for branch in return_both_ways(session):
             assert controlling_terminals(branch) == before

@@ -1,4 +1,4 @@
-"""A directory or file of the host in a session: seen by every branch, saved by no checkpoint, walled like the rest."""
+"""A directory or file of the host in a session: seen by every branch, in no checkpoint, inside the same walls."""
 
 import os
 import secrets
@@ -41,7 +41,7 @@ def shared() -> Iterator[Path]:
 
 @pytest.fixture
 def make(waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None) -> Iterator[MakeSession]:
-    """Make sessions with volumes; they are gone after the test."""
+    """A function that makes sessions with volumes, which are removed after the test."""
     made: list[Session] = []
 
     def make_session(*volumes: Volume, **options: list[Secret]) -> Session:
@@ -61,7 +61,7 @@ def attributes(branch: Branch | Session, *paths: str) -> list[str]:
 
 
 @pytest.mark.quick
-def test_every_branch_reads_and_writes_the_same_files(make: MakeSession, shared: Path) -> None:
+def test_every_branch_reads_and_writes_the_same_volume(make: MakeSession, shared: Path) -> None:
     session = make(Volume(source=str(shared), path="/srv/deep/data"))
     assert session.exec("cat /srv/deep/data/file; echo main >/srv/deep/data/main").output == "host\n"
     branches = return_after(session, "echo later >/srv/deep/data/later")
@@ -70,12 +70,14 @@ def test_every_branch_reads_and_writes_the_same_files(make: MakeSession, shared:
         assert branch.exec("ls /srv/deep/data").output.split() == ["file", "later", "main"]
     names = "".join(f"{branch.name}\n" for branch in branches)
     assert (shared / "file").read_text() == f"host\n{names}"
-    assert (shared / "later").read_text() == "later\n"  # a restore does not take it back
+    assert (shared / "later").read_text() == "later\n"  # a restore does not undo it
     for branch in branches:
-        assert os.listdir(branch.directory / "srv/deep/data") == []  # the host has it elsewhere
+        assert os.listdir(branch.directory / "srv/deep/data") == []  # the host does not see the volume there
 
 
-def test_its_attributes_hold_in_every_branch_and_its_descendants(make: MakeSession, shared: Path) -> None:
+def test_the_mount_options_of_a_volume_hold_in_every_branch_and_descendant(
+    make: MakeSession, shared: Path
+) -> None:
     (shared / "tool").write_text("#!/bin/sh\nid -u\n")
     (shared / "tool").chmod(0o4755)
     session = make(
@@ -100,7 +102,7 @@ def test_its_attributes_hold_in_every_branch_and_its_descendants(make: MakeSessi
             "umount /data",
         ):
             assert branch.exec(f"{attempt} 2>/dev/null").exit_code != 0, attempt
-        assert branch.exec("/data/tool").output == "0\n"  # programs may be run from it
+        assert branch.exec("/data/tool").output == "0\n"  # programs on it may run
     assert (shared / "file").read_text() == "host\n"
 
 
@@ -134,7 +136,9 @@ def test_volumes_may_be_inside_each_other(make: MakeSession, shared: Path) -> No
     assert sorted(os.listdir(shared / "outer")) == ["inner"]  # nothing is made on the host
 
 
-def test_links_of_the_base_lead_nowhere_outside(make: MakeSession, shared: Path, workspace: Path) -> None:
+def test_links_in_the_base_never_redirect_a_volume_to_the_host(
+    make: MakeSession, shared: Path, workspace: Path
+) -> None:
     outside = shared / "outside"
     outside.mkdir()
     (workspace / "absolute").symlink_to(outside)
@@ -166,8 +170,8 @@ def test_links_of_the_base_lead_nowhere_outside(make: MakeSession, shared: Path,
     assert os.listdir(outside) == []
 
 
-def test_renaming_what_is_above_it_does_not_lose_it(make: MakeSession, shared: Path) -> None:
-    """A mount goes along with a directory above it; a link put in its place leads nobody astray."""
+def test_renaming_a_directory_above_a_volume_keeps_the_volume(make: MakeSession, shared: Path) -> None:
+    """A mount moves with a directory above it, and a link in its place is not followed."""
     outside = shared / "outside"
     outside.mkdir()
     session = make(
@@ -178,12 +182,12 @@ def test_renaming_what_is_above_it_does_not_lose_it(make: MakeSession, shared: P
     )
     for branch in return_after(session, "rm /srv/a; mv /srv/b /srv/a"):
         assert branch.exec("cat /srv/b/data/file /ran/secrets/s; ls -A /srv/a/").output == "host\nhost\n"
-    for branch in return_after(session, "true"):  # and once more
+    for branch in return_after(session, "true"):  # a second time
         assert branch.exec("cat /srv/b/data/file").output == "host\n"
     assert os.listdir(outside) == []
 
 
-def test_open_files_go_on_with_what_the_volume_has_now(make: MakeSession, shared: Path) -> None:
+def test_open_files_continue_with_the_current_content_of_the_volume(make: MakeSession, shared: Path) -> None:
     session = make(Volume(source=str(shared), path="/data"))
     session.exec(
         "cd /data; exec 5<>file; read -u 5 line; exec 6>>log; echo one >&6; exec 7>other; echo two >&7"
@@ -200,7 +204,7 @@ def test_open_files_go_on_with_what_the_volume_has_now(make: MakeSession, shared
     assert (shared / "log").read_text() == f"one\nlater\nmain\n{fork.name}\n"
 
 
-def test_a_restore_that_lacks_a_file_of_the_volume_says_so_and_the_branch_runs_on(
+def test_a_missing_open_file_of_a_volume_is_reported_and_the_branch_keeps_running(
     make: MakeSession, shared: Path
 ) -> None:
     session = make(Volume(source=str(shared), path="/data"))
@@ -218,7 +222,7 @@ def test_a_restore_that_lacks_a_file_of_the_volume_says_so_and_the_branch_runs_o
     assert session.exec("cat <&5").output == "back\n"
 
 
-def test_a_mapped_file_that_has_changed_is_refused(make: MakeSession, shared: Path) -> None:
+def test_a_restore_with_a_changed_mapped_file_is_refused(make: MakeSession, shared: Path) -> None:
     session = make(Volume(source=str(shared), path="/data"))
     session.exec(
         'python3 -c \'import mmap, time; f = open("/data/file", "r+b"); m = mmap.mmap(f.fileno(), 0);'
@@ -234,7 +238,7 @@ def test_a_mapped_file_that_has_changed_is_refused(make: MakeSession, shared: Pa
 
 
 @pytest.mark.parametrize("kind", ["flock", "lockf"])
-def test_a_lock_on_the_volume_is_never_held_twice_nor_waited_for(
+def test_a_lock_on_a_volume_is_never_held_twice_and_never_waited_for(
     make: MakeSession, shared: Path, kind: str
 ) -> None:
     session = make(Volume(source=str(shared), path="/data"))
@@ -256,7 +260,7 @@ def test_a_lock_on_the_volume_is_never_held_twice_nor_waited_for(
     assert session.exec(taken).exit_code == 0
 
 
-def test_what_is_gone_on_the_host_is_named_and_the_branch_runs_on(make: MakeSession, shared: Path) -> None:
+def test_a_missing_volume_is_reported_and_the_branch_keeps_running(make: MakeSession, shared: Path) -> None:
     (shared / "part").mkdir()
     session = make(Volume(source=f"{shared}/part", path="/data"))
     saved = session.snapshot()
@@ -267,14 +271,14 @@ def test_what_is_gone_on_the_host_is_named_and_the_branch_runs_on(make: MakeSess
             attempt()
         assert failure.value.hint
     assert session.exec("echo $x; ls -A /data | wc -l").output == "later\n0\n"
-    again = session.snapshot()  # it still has what it had
+    again = session.snapshot()  # the running branch still has the old directory
     (shared / "away").rename(shared / "part")
     (fork,) = session.fork(again)
     assert fork.exec("echo $x; touch /data/there").output == "later\n"
     assert os.listdir(shared / "part") == ["there"]
 
 
-def test_a_link_that_takes_the_place_of_a_volume_is_not_followed(make: MakeSession, shared: Path) -> None:
+def test_a_link_that_replaced_a_volume_is_not_followed(make: MakeSession, shared: Path) -> None:
     (shared / "part").mkdir()
     (shared / "link").symlink_to("part")
     (shared / "other").mkdir()
@@ -287,7 +291,9 @@ def test_a_link_that_takes_the_place_of_a_volume_is_not_followed(make: MakeSessi
         session.restore(saved)
 
 
-def test_copies_go_to_the_volume_and_not_beyond(make: MakeSession, shared: Path, tmp_path: Path) -> None:
+def test_copies_reach_a_volume_but_nothing_else_on_the_host(
+    make: MakeSession, shared: Path, tmp_path: Path
+) -> None:
     session = make(
         Volume(source=str(shared), path="/data"),
         Volume(source=str(shared), path="/data-ro", read_only=True),
@@ -297,8 +303,8 @@ def test_copies_go_to_the_volume_and_not_beyond(make: MakeSession, shared: Path,
     session.write_file("/data/new", "copied\n")
     assert (shared / "new").read_text() == "copied\n"
     assert session.read_file("/data-ro/new") == b"copied\n"
-    session.write_file("/data/out/escaped", "x")  # what the link leads to in the branch
-    assert os.listdir(tmp_path) == []  # the host's own
+    session.write_file("/data/out/escaped", "x")  # the target of the link in the branch
+    assert os.listdir(tmp_path) == []  # not the one on the host
     with pytest.raises(CopyFailed, match="Read-only"):
         session.write_file("/data-ro/new", "x")
     (tmp_path / "tree" / "file").mkdir(parents=True)
@@ -316,7 +322,7 @@ def test_copies_go_to_the_volume_and_not_beyond(make: MakeSession, shared: Path,
     assert sorted(os.listdir(tmp_path / "copy")) == ["file", "new"]
 
 
-def test_it_takes_no_space_in_checkpoints(make: MakeSession, shared: Path) -> None:
+def test_a_volume_takes_no_space_in_checkpoints(make: MakeSession, shared: Path) -> None:
     session = make(Volume(source=str(shared), path="/data"))
     session.exec("head -c 20M /dev/urandom >/data/big")
     saved = session.snapshot()
@@ -339,7 +345,7 @@ def test_it_takes_no_space_in_checkpoints(make: MakeSession, shared: Path) -> No
         ("/\udcff", "absolute"),
     ],
 )
-def test_places_that_cannot_have_one_are_refused(
+def test_invalid_mount_points_for_a_volume_are_refused(
     waypoint: Waypoint, workspace: Path, shared: Path, path: str, message: str
 ) -> None:
     secret = Secret(name="s", source=f"{shared}/file")
@@ -347,7 +353,7 @@ def test_places_that_cannot_have_one_are_refused(
         waypoint.create(workspace, volumes=[Volume(source=str(shared), path=path)], secrets=[secret])
 
 
-def test_sources_that_cannot_be_one_are_refused(
+def test_invalid_sources_of_a_volume_are_refused(
     waypoint: Waypoint, workspace: Path, shared: Path, state_dir: Path, leaves_nothing_behind: None
 ) -> None:
     os.mkfifo(shared / "fifo")
@@ -390,7 +396,7 @@ def test_a_failure_or_kill_at_any_step_leaves_no_mount(
     assert failure.reached == "fork/publish"
     shares = ("--volume", f"{shared}:/data", "--secret", f"s={shared}/file")
     killed = 0
-    for number in range(2, 8):  # before that, nothing of it is there
+    for number in range(2, 8):  # before that, no mount exists
         words = (
             ("init", str(workspace), "--name", "cut", *shares)
             if number % 2
@@ -408,9 +414,7 @@ def test_a_failure_or_kill_at_any_step_leaves_no_mount(
             other.cleanup(force=True)
 
 
-def test_a_checkpoint_without_its_volume_mounted_is_refused_rather_than_saved(
-    make: MakeSession, shared: Path
-) -> None:
+def test_a_volume_that_is_not_recorded_makes_a_snapshot_fail(make: MakeSession, shared: Path) -> None:
     session = make(Volume(source=str(shared), path="/data"))
     note = session.context.layout.shared(session.main.record.incarnation) / "mounts.json"
     noted = note.read_text()

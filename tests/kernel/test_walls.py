@@ -1,4 +1,4 @@
-"""Each restored and forked branch is walled like the first: process by process, thread by thread, mount by mount."""
+"""Each restored or forked branch has the walls of the first: process by process, thread by thread, mount by mount."""
 
 import os
 import secrets
@@ -35,7 +35,7 @@ def make(waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None) -> It
 
 
 class Make:
-    """Makes sessions over the host's root that are gone after the test."""
+    """Makes sessions over the host's root that are removed after the test."""
 
     def __init__(self, waypoint: Waypoint, workspace: Path) -> None:
         self.waypoint = waypoint
@@ -59,7 +59,7 @@ class Make:
 
 
 def lives(session: Session) -> Iterator[Branch]:
-    """The first branch; then what came of it: a fork, a fork of that, and itself restored."""
+    """Yield the first branch, then a fork of it, a fork of that fork, and the first branch restored."""
     yield session.main
     session.snapshot("first")
     (fork,) = session.fork("first", ids=["fork"])
@@ -85,7 +85,7 @@ every_height = pytest.mark.parametrize(
 
 @pytest.mark.quick
 @every_height
-def test_walls_are_the_same_in_every_life_of_a_branch(make: Make, walls: Walls) -> None:
+def test_forked_and_restored_branches_have_the_same_walls(make: Make, walls: Walls) -> None:
     session = make(walls)
     start_workload(session, "confined", "filtered")
     session.start_isolated("exec sleep 1001")
@@ -102,7 +102,7 @@ def test_walls_are_the_same_in_every_life_of_a_branch(make: Make, walls: Walls) 
 
 
 @every_height
-def test_walls_are_the_same_where_only_files_come_back(make: Make, walls: Walls) -> None:
+def test_branches_from_files_only_checkpoints_have_the_same_walls(make: Make, walls: Walls) -> None:
     session = make(walls)
     session.exec("true")
     first = look_at_walls(session)
@@ -117,11 +117,11 @@ def test_walls_are_the_same_where_only_files_come_back(make: Make, walls: Walls)
 
 
 def by_command(walls: BranchWalls) -> dict[str, ProcessWalls]:
-    """Init and its shell start anew, and have other numbers."""
+    """The walls by command only, because init and its shell are new and have other pids."""
     return {command: walls for (command, _), walls in walls.processes.items()}
 
 
-def test_by_default_the_walls_are_at_least_as_high_as_docker_builds_them(make: Make) -> None:
+def test_the_default_walls_are_at_least_as_strict_as_those_of_docker(make: Make) -> None:
     session = make()
     session.start_isolated("exec sleep 1001", user="nobody")
     wait_until(session, "pgrep -x sleep >/dev/null")
@@ -143,11 +143,11 @@ def test_by_default_the_walls_are_at_least_as_high_as_docker_builds_them(make: M
         assert not any("cgroup" in mount.split()[-1] for mount in walls.mounts)
 
 
-def test_a_program_that_walls_itself_in_stays_so(session: Session) -> None:
+def test_a_program_keeps_a_system_call_filter_of_its_own(session: Session) -> None:
     assert_workload_survives(session, "confined", "filtered")
 
 
-def test_a_privileged_session_has_all_that_the_host_has(make: Make) -> None:
+def test_a_privileged_session_has_the_privileges_of_the_host(make: Make) -> None:
     session = make(Walls(privileged=True))
     own = Path("/proc/self/status").read_text()
     for branch in lives(session):
@@ -160,13 +160,13 @@ def test_a_privileged_session_has_all_that_the_host_has(make: Make) -> None:
         assert branch.exec("rm /srv/n; findmnt -no OPTIONS /sys").output.startswith("rw")
 
 
-def test_a_privileged_session_cannot_be_kept_to_some_places(make: Make) -> None:
+def test_a_privileged_session_cannot_have_an_allow_list(make: Make) -> None:
     network = Network(mode=NetworkMode.NAT, allowed=())
     with pytest.raises(UsageError, match="privileged"):
         make(Walls(privileged=True), network=network)
 
 
-def test_programs_gain_another_user_unless_that_is_walled_off(make: Make) -> None:
+def test_setuid_programs_work_unless_privileges_are_locked(make: Make) -> None:
     for walls, seen in ((Walls(), "0"), (Walls(no_new_privs=True), "65534")):
         session = make(walls)
         session.exec("cp /usr/bin/id /srv/id; chmod 4755 /srv/id")
@@ -177,7 +177,9 @@ def test_programs_gain_another_user_unless_that_is_walled_off(make: Make) -> Non
 # --- a base that is read-only ----------------------------------------------------------------------------
 
 
-def test_a_read_only_base_can_be_written_only_where_work_is_done(make: Make, tmp_path: Path) -> None:
+def test_a_read_only_base_is_writable_only_in_the_workspace_and_temporary_directories(
+    make: Make, tmp_path: Path
+) -> None:
     session = make(Walls(read_only_base=True))
     (tmp_path / "file").write_text("x")
     for branch in lives(session):
@@ -197,7 +199,7 @@ def test_a_read_only_base_can_be_written_only_where_work_is_done(make: Make, tmp
 
 @pytest.fixture
 def many_disks() -> Iterator[list[Path]]:
-    """More of the host's file systems than anyone thought of."""
+    """More file systems of the host than anyone expected."""
     top = Path(f"/srv/waypoint-disks-{secrets.token_hex(4)}")
     disks = [top / f"disk{number}" for number in range(40)]
     try:
@@ -218,14 +220,14 @@ def test_a_read_only_base_may_have_many_file_systems(make: Make, many_disks: lis
         assert tried.output.count("Read-only file system") == len(many_disks)
 
 
-def test_more_places_than_the_launcher_takes_are_refused_by_name(session: Session) -> None:
-    places = [f"--read-only=/{number}" for number in range(1000)]
+def test_more_options_than_the_launcher_takes_are_refused_by_name(session: Session) -> None:
+    options = [f"--read-only=/{number}" for number in range(1000)]
     with pytest.raises(LaunchFailed, match="too many of --cgroup, --read-only or --writable"):
-        start_branch((os.fspath(session.context.platform.criu.launcher), "branch", *places))
+        start_branch((os.fspath(session.context.platform.criu.launcher), "branch", *options))
 
 
 @pytest.mark.parametrize("files_only", [True, False], ids=["files", "full"])
-def test_a_link_in_the_place_of_the_workspace_makes_nothing_writable(
+def test_a_link_that_replaced_the_workspace_makes_nothing_writable(
     make: Make, workspace: Path, files_only: bool
 ) -> None:
     (workspace / "a/work").mkdir(parents=True)
@@ -243,7 +245,7 @@ def test_a_link_in_the_place_of_the_workspace_makes_nothing_writable(
 
 
 @pytest.mark.parametrize("target", ["/opt/app", "/tmp/a/work"], ids=["read-only", "writable"])
-def test_a_workspace_that_is_a_link_of_the_base_stays_writable_and_nothing_else(
+def test_a_workspace_behind_a_link_of_the_base_stays_writable_and_nothing_else_is(
     waypoint: Waypoint, tmp_path: Path, leaves_nothing_behind: None, target: str
 ) -> None:
     root = make_small_root(tmp_path / "root")
@@ -262,8 +264,8 @@ def test_a_workspace_that_is_a_link_of_the_base_stays_writable_and_nothing_else(
 # --- devices ---------------------------------------------------------------------------------------------
 
 
-def test_a_device_that_the_base_brings_cannot_be_opened(make: Make, workspace: Path) -> None:
-    null = workspace / "node"  # opening this one would do no harm, if it were possible
+def test_a_device_file_of_the_base_cannot_be_opened(make: Make, workspace: Path) -> None:
+    null = workspace / "node"  # opening this one would do no harm, if it succeeded
     os.mknod(null, stat.S_IFCHR | 0o666, os.makedev(1, 3))
     os.mknod(workspace / "disk", stat.S_IFBLK | 0o666, os.makedev(7, 255))
     session = make()
@@ -291,7 +293,9 @@ def test_a_branch_has_only_the_usual_devices(session: Session) -> None:
         assert found.split() == ["./full", "./null", "./random", "./tty", "./urandom", "./zero"]
 
 
-def test_masks_stay_whatever_becomes_of_the_files_of_the_branch(session: Session) -> None:
+def test_masked_kernel_files_stay_masked_whatever_happens_to_the_files_of_the_branch(
+    session: Session,
+) -> None:
     session.exec("rm -f /dev/null /dev/zero; mv /.waypoint/bin /.waypoint/gone; mkdir /.waypoint/empty")
     before = look_at_walls(session).mounts
     for branch in lives(session):
@@ -320,12 +324,12 @@ def test_shells_and_commands_run_as_the_user_of_the_session(make: Make, shell: s
         assert branch.exec("true").exit_code == 0
 
 
-def test_a_person_sits_at_a_shell_of_that_user(make: Make) -> None:
+def test_an_attended_session_runs_one_shell_as_that_user(make: Make) -> None:
     session = make(user="daemon", attended=True)
     for number, branch in enumerate(lives(session)):
         shells = [walls for (name, _), walls in look_at_walls(branch).processes.items() if name == "bash"]
         assert [shell["Uid"].split() for shell in shells] == [["1"] * 4]
-        # An answer that the screen does not show yet, given when the shell is alone again: the next life begins here.
+        # Wait for a new answer, which comes when the shell is alone again: lives() continues from here.
         branch.send(f"echo $(id -un) {number}", "Enter")
         branch.wait_for(text=f"^daemon {number}$", timeout_s=DEADLINE_S)
 
@@ -339,6 +343,6 @@ def test_a_user_has_the_groups_of_the_base(make: Make) -> None:
         assert branch.exec_isolated("id -G", user="4000:99").output == "99\n"
 
 
-def test_a_user_that_the_base_has_not_is_refused_before_anything_is_made(make: Make) -> None:
+def test_an_unknown_user_is_refused_before_anything_is_made(make: Make) -> None:
     with pytest.raises(NotFound, match="no-such-user"):
         make(user="no-such-user")

@@ -1,4 +1,4 @@
-"""The work directory: live files of 'main' as a mount of the host, whatever becomes of the branch."""
+"""The work directory: a mount on the host with the live files of 'main', whatever happens to the branch."""
 
 import os
 from collections.abc import Iterator
@@ -24,7 +24,9 @@ def work_of(session: Session) -> Path:
     return session.work_directory
 
 
-def test_it_shows_the_workspace_and_follows_the_branch(working: Session, workspace: Path) -> None:
+def test_the_work_directory_shows_the_workspace_and_follows_the_branch(
+    working: Session, workspace: Path
+) -> None:
     work = work_of(working)
     assert os.path.ismount(work)
     (work / "outside").write_text("from the host")
@@ -52,31 +54,31 @@ def test_it_shows_the_workspace_and_follows_the_branch(working: Session, workspa
     assert not work.exists()
 
 
-def test_it_can_be_any_empty_directory(
+def test_the_work_directory_can_be_any_empty_directory(
     waypoint: Waypoint, workspace: Path, tmp_path: Path, leaves_nothing_behind: None
 ) -> None:
-    place = tmp_path / "here"
+    directory = tmp_path / "here"
     with pytest.raises(UsageError, match="does not exist"):
-        waypoint.create(workspace, work_dir=place)
-    place.mkdir()
-    (place / "something").touch()
+        waypoint.create(workspace, work_dir=directory)
+    directory.mkdir()
+    (directory / "something").touch()
     with pytest.raises(UsageError, match="not empty"):
-        waypoint.create(workspace, work_dir=place)
+        waypoint.create(workspace, work_dir=directory)
     with pytest.raises(UsageError, match="not a directory"):
-        waypoint.create(workspace, work_dir=place / "something")
-    (place / "something").unlink()
-    session = waypoint.create(workspace, work_dir=place)
+        waypoint.create(workspace, work_dir=directory / "something")
+    (directory / "something").unlink()
+    session = waypoint.create(workspace, work_dir=directory)
     try:
         session.exec("echo inside >inside")
-        assert (place / "inside").read_text() == "inside\n"
+        assert (directory / "inside").read_text() == "inside\n"
         with pytest.raises(UsageError, match=session.id):
-            waypoint.create(workspace, work_dir=place)
+            waypoint.create(workspace, work_dir=directory)
     finally:
         session.cleanup()
-    assert list(place.iterdir()) == []
+    assert list(directory.iterdir()) == []
 
 
-def test_a_restore_without_the_directory_shows_nothing(working: Session, workspace: Path) -> None:
+def test_after_a_restore_without_a_workspace_nothing_is_mounted(working: Session, workspace: Path) -> None:
     working.snapshot("with")
     working.exec(f"cd /; rm -rf {workspace}")
     working.snapshot("without", files_only=True)
@@ -86,11 +88,11 @@ def test_a_restore_without_the_directory_shows_nothing(working: Session, workspa
     assert os.path.ismount(work_of(working))
 
 
-def test_recovery_brings_it_to_where_the_branch_is(working: Session, state_dir: Path) -> None:
+def test_recovery_mounts_the_files_of_the_current_incarnation(working: Session, state_dir: Path) -> None:
     working.exec("echo saved >note")
     working.snapshot("point")
     killed = 0
-    for number in range(4, 12):  # before, nothing has come to life yet
+    for number in range(4, 12):  # before that step, no new incarnation exists
         working.exec("echo later >note")
         if not killed_at(state_dir, number, "restore", working.id, "point"):
             break
@@ -101,7 +103,9 @@ def test_recovery_brings_it_to_where_the_branch_is(working: Session, state_dir: 
     assert killed >= 3
 
 
-def test_recovery_empties_it_while_the_session_rests(working: Session, state_dir: Path) -> None:
+def test_recovery_unmounts_the_work_directory_of_a_suspended_session(
+    working: Session, state_dir: Path
+) -> None:
     working.exec("echo saved >note")
     for verb, step in (("suspend", 6), ("resume", 6), ("suspend", 7), ("resume", 5)):
         assert killed_at(state_dir, step, verb, working.id)
@@ -115,7 +119,7 @@ def test_recovery_empties_it_while_the_session_rests(working: Session, state_dir
     assert (work_of(working) / "note").read_text() == "saved\n"
 
 
-def test_a_creation_that_was_cut_off_leaves_no_mount(
+def test_a_killed_creation_leaves_no_mount(
     state_dir: Path, workspace: Path, leaves_nothing_behind: None
 ) -> None:
     made = 0
@@ -128,4 +132,4 @@ def test_a_creation_that_was_cut_off_leaves_no_mount(
                 made += 1
         if not is_killed:
             break
-    assert made == 2  # cut off when it was published already, and not at all
+    assert made == 2  # cut off after it was published, and not cut off at all

@@ -1,6 +1,6 @@
 """A small Debian root file system for the tests of containers, sandboxes and virtual machines.
 
-It is made once on a machine, from the mirror that the host itself uses, and kept as a tar archive.
+It is made once per machine, from the mirror that the host itself uses, and kept as a tar archive.
 """
 
 import fcntl

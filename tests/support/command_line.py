@@ -1,4 +1,4 @@
-"""The command line as users have it: the installed script, run as a process."""
+"""The command line as users run it: the installed script, as a process."""
 
 import json
 import os
@@ -31,7 +31,7 @@ class Ended(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What the user is told."""
+    """An error as the user sees it."""
 
     exit_code: int
     code: str
@@ -46,7 +46,7 @@ class Cli:
         self.state_dir = state_dir
         self.env = {
             "PATH": os.environ["PATH"],
-            "HOME": os.fspath(home),  # nobody's configuration file
+            "HOME": os.fspath(home),  # no configuration file of a real user
             "WAYPOINT_STATE_DIR": os.fspath(state_dir),
         }
 
@@ -69,23 +69,23 @@ class Cli:
         return Ended(ended.returncode, ended.stdout, err)
 
     def __call__(self, *words: str) -> str:
-        """Run a command line that must succeed; what it printed."""
+        """Run a command line that must succeed; return what it printed."""
         ended = self.run(*words)
         assert ended.exit_code == 0, ended
         return ended.text.rstrip("\n")
 
     def document(self, *words: str) -> Any:
-        """Run a command line that must succeed; the document it printed."""
+        """Run a command line that must succeed; return the JSON document it printed."""
         return json.loads(self("--json", *words))
 
     def failure_document(self, *words: str) -> Any:
-        """Run a command line that must fail with a document; the error in it."""
+        """Run a command line that must fail with a JSON document; return the error in it."""
         ended = self.run("--json", *words)
         assert ended.exit_code != 0
         return json.loads(ended.out)["error"]
 
     def failure(self, *words: str, prefix: Sequence[str] = (), env: dict[str, str] | None = None) -> Failure:
-        """Run a command line that must fail, as text and as JSON: both say the same, with a next move."""
+        """Run a command line that must fail, as text and as JSON: both must say the same, with a hint."""
         text = self.run(*words, prefix=prefix, env=env)
         formal = self.run("--json", *words, prefix=prefix, env=env)
         assert text.exit_code == formal.exit_code != 0, (text, formal)

@@ -1,7 +1,7 @@
-"""Run an operation in a process of its own that is killed, or made to fail, at a chosen step.
+"""Run an operation in its own process that is killed, or made to fail, at a chosen step.
 
 Started as a program: ``python crash.py STATE_DIR SESSION KILL_AT VERB ARGUMENT…``. KILL_AT is the number of
-the step at whose start the process kills itself with SIGKILL, so nothing of ours can run afterwards.
+the step at whose start the process kills itself with SIGKILL, so none of our code can run afterwards.
 """
 
 import itertools
@@ -18,7 +18,7 @@ __all__ = ["fail_at", "killed_at", "start_command"]
 
 
 class fail_at:
-    """Make the ``number``-th step of the block raise OSError; ``reached`` says whether there was one."""
+    """Make the ``number``-th step of the block raise OSError; ``reached`` names it, and is empty if there was none."""
 
     def __init__(self, number: int) -> None:
         self.reached = ""
@@ -46,7 +46,7 @@ def start_command(state_dir: Path, kill_at: int, *arguments: str) -> "subprocess
 
 
 def killed_at(state_dir: Path, kill_at: int, *arguments: str) -> bool:
-    """Run the command line to its end; whether it was killed. One that fails by itself is an error."""
+    """Run the command line to its end; return whether it was killed. If it fails by itself, the test fails."""
     with start_command(state_dir, kill_at, *arguments) as process:
         output, _ = process.communicate(timeout=120)
     if process.returncode == -signal.SIGKILL:

@@ -1,4 +1,4 @@
-"""A file whose server can die: a FUSE file system of that one file, served by a process of its own."""
+"""A file whose server can be killed: a FUSE file system of that one file, served by a separate process."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from waypoint.kernel.storage.mounts import detach_all
 
 __all__ = ["served_file"]
 
-# The kernel asks with a header of 40 bytes: length, operation, number of the question, and more.
+# Each request of the kernel begins with a header of 40 bytes: length, operation, request number, and more.
 _SERVER = """
 import ctypes, os, struct, sys
 INIT, GETATTR, STATFS, OPEN, RELEASE, FLUSH, NO_ANSWER = 26, 3, 17, 14, 18, 25, (2, 36, 42)
@@ -35,7 +35,7 @@ while True:
 
 @contextmanager
 def served_file(path: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Let ``path``, a file, be that of a server for the length of the block. Whoever kills it has a dead one."""
+    """Serve the file ``path`` by FUSE while the block runs. Kill the server to get a file that nobody serves."""
     command = [sys.executable, "-c", _SERVER, str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
         try:

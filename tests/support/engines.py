@@ -1,4 +1,4 @@
-"""Docker and podman as their own users call them, beside StateFork."""
+"""Docker and podman as their users call them, without StateFork."""
 
 import os
 from pathlib import Path

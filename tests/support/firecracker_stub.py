@@ -1,9 +1,9 @@
-"""A stub of Firecracker, because the hosts of this project have neither its program nor a KVM that could carry it.
+"""A stub of Firecracker, because the hosts of this project have neither its program nor a KVM that could run it.
 
-It speaks Firecracker's API over a unix socket and is as strict: a field it does not know, a missing one, a request at
-the wrong time or a file that is not there is a 400 with a ``fault_message``. Where Firecracker has a machine, it has our
-init on the host, behind the same vsock handshake. It proves that the driver keeps to the API; that a machine comes back
-from what it writes, only Firecracker can prove.
+It speaks Firecracker's API over a unix socket and is as strict: an unknown or missing field, a request at the wrong
+time or a file that does not exist is answered with 400 and a ``fault_message``. Instead of a machine it runs our init
+on the host, behind the same vsock handshake. It proves that the driver keeps to the API; only Firecracker itself can
+prove that a machine can be restored from the files it wrote.
 
 Run as ``firecracker --api-sock PATH``. Each request is added to the file ``requests`` in the current directory.
 """
@@ -28,7 +28,7 @@ GUEST_PORT = 1024
 BAD_REQUEST, NO_CONTENT, OK = 400, 204, 200
 
 Schema = Mapping[str, tuple[type, bool]]
-"""The fields of a request: of which type, and whether they must be there."""
+"""The fields of a request: their type, and whether they are required."""
 
 SCHEMAS: Mapping[tuple[str, str], Schema] = {
     ("PUT", "/machine-config"): {
@@ -66,7 +66,7 @@ SCHEMAS: Mapping[tuple[str, str], Schema] = {
 
 
 def install_stub(directory: Path) -> Path:
-    """A program named ``firecracker`` in ``directory`` that is this stub."""
+    """Install this stub as a program named ``firecracker`` in ``directory``."""
     program = directory / "firecracker"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{Path(__file__).resolve()}" "$@"\n')
     program.chmod(0o755)
@@ -74,7 +74,7 @@ def install_stub(directory: Path) -> Path:
 
 
 class Fault(Exception):
-    """What Firecracker answers with 400."""
+    """An error that Firecracker answers with 400."""
 
 
 class Machine:
@@ -188,7 +188,7 @@ def _require_file(path: str) -> None:
 
 
 def serve_vsock(path: str) -> None:
-    """Our init, and the unix socket by which Firecracker leads to a port of the machine."""
+    """Run our init behind the unix socket by which Firecracker reaches a port of the machine."""
     from waypoint.session.context import launcher_path
 
     init = os.fspath(launcher_path())
@@ -213,7 +213,7 @@ def _accept(listener: socket.socket, init: str, control: Path) -> None:
 
 def _carry(connection: socket.socket, init: str, control: Path) -> None:
     if connection.makefile("rb", buffering=0).readline() != f"CONNECT {GUEST_PORT}\n".encode():
-        connection.close()  # as for a port on which nobody listens
+        connection.close()  # as Firecracker does for a port on which nobody listens
         return
     connection.sendall(b"OK 1073741824\n")
     master, slave = os.openpty()
@@ -270,7 +270,7 @@ class Handler(BaseHTTPRequestHandler):
         return "unix"
 
     def log_message(self, format: str, *args: object) -> None:
-        """What is written to standard error would pass for a failure."""
+        """Print nothing: text on standard error would count as a failure."""
 
 
 class Server(socketserver.ThreadingUnixStreamServer):

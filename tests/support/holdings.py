@@ -1,4 +1,4 @@
-"""What an environment of StateFork holds on the host: cgroups, mounts, processes. All of it has its tag in the name."""
+"""What an environment of StateFork uses on the host: cgroups, mounts, processes, all with its tag in their names."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ __all__ = ["held_by"]
 
 
 def held_by(tag: str) -> list[str]:
-    """What there is of the environment with this tag outside of its own directory."""
+    """List what the environment with this tag has outside its own directory."""
     cgroups = [path.name for path in find_cgroup2().glob(f"*{tag}*")]
     mounts = [mount.path for mount in read_mounts() if tag in mount.path]
     processes = [entry for entry in os.listdir("/proc") if entry.isdigit() and tag in _command_line(entry)]

@@ -1,4 +1,4 @@
-"""Be the person at a branch's terminal: type, and look at what it has shown."""
+"""Act as the person at a branch's terminal: type, and read what it has shown."""
 
 import os
 import re
@@ -19,7 +19,7 @@ def type_text(branch: Branch, text: str) -> None:
 
 
 def shown(branch: Branch) -> str:
-    """All that the terminal has shown, with its own line ends."""
+    """Everything the terminal has shown, with its own line ends."""
     with ShellClient(branch.directory.resolve()) as client:
         frames = client.stream(MAIN)
         return b"".join(parse_output(payload)[1] for kind, payload in frames if kind == Reply.OUTPUT).decode()

@@ -1,4 +1,4 @@
-"""What a state directory holds on the host at a moment: mounts, cgroups, processes, files."""
+"""What a state directory uses on the host at a moment: mounts, cgroups, processes, files."""
 
 import os
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Holdings:
 
 
 def sweep(state_dir: Path) -> None:
-    """Take away what a failed test left, so that nothing outlives the run. The pool is unmounted too."""
+    """Remove what a failed test left, so that nothing outlives the run, and unmount the pool."""
     for cgroup in cgroups_of(state_dir):
         if (cgroup / "cgroup.kill").exists():
             Cgroup(cgroup).remove()
@@ -56,14 +56,14 @@ def sweep(state_dir: Path) -> None:
 
 
 def cgroups_of(state_dir: Path, what: str = "*") -> list[Path]:
-    """In the tree of version 2, and in those of version 1 where limits are."""
+    """List our cgroups in the tree of version 2, and in the trees of version 1 that hold limits."""
     name = cgroup_name(Layout(state_dir), what)
     roots = {find_cgroup2(), *(controller.root for controller in find_controllers().values())}
     return [group for root in roots for group in root.glob(name)]
 
 
 def _mounts(state_dir: Path) -> list[str]:
-    """Below the state directory, and elsewhere what shows files of its pool: work directories."""
+    """List the mounts below the state directory, and the work directories elsewhere that show files of its pool."""
     ours = set()
     for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
         if f"upperdir={state_dir}/" in line:
@@ -86,7 +86,7 @@ def look_at_host(state_dir: Path) -> Holdings:
         files=frozenset(
             f"{directory}/{entry}"
             for directory in _KEPT_DIRECTORIES
-            if (state_dir / directory).exists()  # some are made when they are needed
+            if (state_dir / directory).exists()  # some are made only when needed
             for entry in os.listdir(state_dir / directory)
         ),
     )

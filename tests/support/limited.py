@@ -1,4 +1,4 @@
-"""Sessions with limits, and what the kernel itself says of the limits of a branch."""
+"""Sessions with limits, and the limits of a branch as the kernel reports them."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ MakeLimited = Callable[[Limits], Session]
 
 
 def all_ways_back(session: Session, checkpoint: str) -> Iterator[Branch]:
-    """The branch as it is, as it comes back from the checkpoint, and a fork of that."""
+    """Yield the branch as it is, then restored from the checkpoint, then a fork of the checkpoint."""
     session.snapshot(checkpoint)
     yield session.main
     session.restore(checkpoint)
@@ -22,13 +22,13 @@ def all_ways_back(session: Session, checkpoint: str) -> Iterator[Branch]:
 
 
 def group(branch: Branch, controller: str) -> Path:
-    """Where the kernel limits the branch."""
+    """The cgroup in which the kernel applies this limit to the branch."""
     platform = branch.session.context.platform
     return platform.controllers[controller].root / platform.cgroup(branch.record.incarnation).path.name
 
 
 def limits_in_force(branch: Branch) -> Limits:
-    """As the kernel has them, over the first process of the branch and so over all. Of disk: whether there is one."""
+    """The limits the kernel applies to the first process, and so to all of the branch; for disk, its account's limit."""
     platform = branch.session.context.platform
     found = {}
     for name in ("memory", "cpu", "pids"):

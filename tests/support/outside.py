@@ -1,4 +1,4 @@
-"""A host outside of every session: a network namespace behind a veth pair, with a server of echoes in it."""
+"""A host outside every session: a network namespace behind a veth pair, with an echo server in it."""
 
 import os
 import secrets
@@ -33,7 +33,7 @@ print("ready", flush=True)
 
 @dataclass(frozen=True)
 class Outside:
-    """Its addresses; at each, two ports echo what they are sent."""
+    """The addresses of that host; at each, two ports echo what they are sent."""
 
     address: str
     other_address: str
@@ -43,15 +43,15 @@ class Outside:
 
 @contextmanager
 def outside_host() -> Iterator[Outside]:
-    """Of our own making, with addresses that are nobody's (RFC 2544), and gone after the block."""
+    """Create such a host, with addresses nobody uses (RFC 2544), and remove it after the block."""
     name = f"wp{secrets.token_hex(4)}"
-    # One of 15,872 networks: another run may have made one too.
+    # One of 15,872 networks, because another run may be using one too.
     net, first = f"198.{18 + secrets.randbelow(2)}.{secrets.randbelow(256)}", 8 * secrets.randbelow(31)
     ours, address, other = (f"{net}.{first + number}" for number in (1, 2, 3))
     link_local = f"169.254.{secrets.randbelow(100) + 1}.{secrets.randbelow(254) + 1}"
     with ExitStack() as stack:
         namespace = new_network()
-        stack.callback(os.close, namespace)  # and the pair with it
+        stack.callback(os.close, namespace)  # this removes the veth pair too
         there = f"/proc/{os.getpid()}/fd/{namespace}"
         within = ("nsenter", f"--net={there}")
         _run("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", there)
@@ -77,7 +77,7 @@ def outside_host() -> Iterator[Outside]:
 
 @contextmanager
 def host_loopback_server() -> Iterator[int]:
-    """The port of a server of the host that listens on its loopback only."""
+    """The port of a server on the host that listens on the loopback only."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 

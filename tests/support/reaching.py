@@ -9,7 +9,7 @@ from waypoint import Branch, Session
 __all__ = ["forges", "kill_nat", "reaches", "run_python"]
 
 _WORKLOADS = Path(__file__).parent.parent / "workloads"
-# As soon as the answer is known: a program must not have to wait for a refusal.
+# Reports the outcome as soon as it is known: a program must not have to wait for a refusal.
 _REACH = """
 import socket, sys
 try:
@@ -24,7 +24,7 @@ except OSError:
 
 
 def run_python(branch: Branch | Session, program: str, *words: str) -> str:
-    """Run a Python program inside, to its end; what it printed."""
+    """Run a Python program inside to its end; return what it printed."""
     branch.write_file("/tmp/program.py", program.encode())
     ended = branch.exec(f"python3 /tmp/program.py {' '.join(words)}", timeout_s=60)
     assert ended.exit_code == 0, ended.output
@@ -32,17 +32,17 @@ def run_python(branch: Branch | Session, program: str, *words: str) -> str:
 
 
 def reaches(branch: Branch | Session, host: str, port: int) -> str:
-    """``reached`` if there is an echo, else ``refused`` at once, or ``silence``."""
+    """Connect to an echo server: ``reached`` if it answers, else ``refused`` at once, or ``silence``."""
     return run_python(branch, _REACH, host, str(port))
 
 
 def forges(branch: Branch | Session, host: str, port: int) -> str:
-    """The same by a frame that root makes itself: ``open`` or ``closed``."""
+    """Try the same with a raw frame that root builds itself: ``open`` or ``closed``."""
     return run_python(branch, (_WORKLOADS / "raw_frame.py").read_text(), host, str(port))
 
 
 def kill_nat(session: Session) -> None:
-    """Kill what leads out of the branch ``main``, and see it gone."""
+    """Kill the NAT of the branch ``main``, and wait until it has ended."""
     cgroup = session.context.platform.network_cgroup(session.main.record.incarnation)
     for pid in cgroup.members():
         os.kill(pid, signal.SIGKILL)

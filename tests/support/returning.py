@@ -1,4 +1,4 @@
-"""The two ways back to a saved point: restore it, or fork it."""
+"""The two ways to return to a checkpoint: restore it, or fork it."""
 
 from waypoint import Branch, Session
 
@@ -6,7 +6,7 @@ __all__ = ["return_after"]
 
 
 def return_after(session: Session, diverge: str) -> list[Branch]:
-    """Save the session, let it ``diverge``, and come back: ``main`` restored, and a fork beside it."""
+    """Save the session, run ``diverge`` in it, and return to the checkpoint: ``main`` restored, and a fork."""
     saved = session.snapshot()
     session.exec(diverge)
     session.restore(saved)

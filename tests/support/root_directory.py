@@ -1,4 +1,4 @@
-"""The base image of the tests as a directory, unpacked once on a machine."""
+"""The base image of the tests as a directory, unpacked once per machine."""
 
 import fcntl
 import os
@@ -11,7 +11,7 @@ __all__ = ["base_directory"]
 
 
 def base_directory() -> Path:
-    """A root file system. Nobody writes into it."""
+    """Return a root file system, which no test may change."""
     tar = base_tar()
     made = tar.with_suffix(".root")
     with open(tar.parent / "lock", "w") as lock:

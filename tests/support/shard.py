@@ -1,7 +1,7 @@
-"""A pytest plugin: one run of several that share the suite, and tell ``tests/run_suite.py`` what they have done.
+"""A pytest plugin for one of several runs that share the suite and report each result to ``tests/run_suite.py``.
 
-Each takes one file of tests after the other, so that none is idle while another has work left. A file is never split:
-its tests share what they have made.
+Each run takes one file of tests after another, so that none is idle while work is left. A file is never split, because
+its tests share fixtures.
 
     pytest -p support.shard --shard-files COUNTER --shard-report DESCRIPTOR
 """
@@ -18,7 +18,7 @@ import pytest
 __all__ = ["PATIENT_MARKS"]
 
 PATIENT_MARKS = ("kernel", "e2e")
-"""Tests that stand in the real world: one that fails by an unlucky moment is run once more."""
+"""Marks of tests that depend on the real kernel and its timing: such a test is run once more when it fails."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,13 +51,13 @@ class _Shard:
         for item in session.items:
             marked = any(item.get_closest_marker(mark) is not None for mark in PATIENT_MARKS)
             self._may_run_again[item.nodeid] = marked
-        self._tell(collected=[item.nodeid for item in session.items])
+        self._report_line(collected=[item.nodeid for item in session.items])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         text = report.longreprtext if report.failed else ""
         if report.skipped:
             text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-        self._tell(
+        self._report_line(
             test=report.nodeid,
             when=report.when,
             outcome=report.outcome,
@@ -66,14 +66,14 @@ class _Shard:
             may_run_again=self._may_run_again[report.nodeid],
         )
 
-    def _tell(self, **facts: object) -> None:
+    def _report_line(self, **facts: object) -> None:
         line = memoryview(json.dumps(facts).encode() + b"\n")
         while line:
             line = line[os.write(self._report, line) :]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool | None:
-        """As pytest's own, but which test is next is known only when one begins."""
+        """Like pytest's own loop, but the next test is only chosen when the one before it begins."""
         if session.testsfailed or session.config.option.collectonly:
             return None  # pytest says what is wrong
         items = self._items(session.items)
@@ -98,7 +98,7 @@ class _Shard:
 
 
 def _take_number(counter: Path) -> int:
-    """The next number, that no other run gets."""
+    """Return the next number, which no other run gets."""
     with counter.open("r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         number = int(file.read() or 0)

@@ -8,7 +8,7 @@ __all__ = ["make_small_root"]
 
 
 def make_small_root(root: Path) -> Path:
-    """Make it; every program of busybox is a link in /bin."""
+    """Make it in ``root``; every program of busybox is a link in /bin."""
     busybox = shutil.which("busybox")
     assert busybox is not None, "busybox is not installed"
     for name in ("bin", "etc", "root", "tmp", "lib", "lib64"):

@@ -1,4 +1,4 @@
-"""State directories for tests: with a pool and a CRIU, and gone afterwards."""
+"""State directories for tests, with a pool and CRIU, removed afterwards."""
 
 import os
 import secrets
@@ -23,7 +23,7 @@ POOL_BYTES = 12 << 30
 
 @contextmanager
 def new_state_dir() -> Iterator[Path]:
-    """Make one, and remove it with all it holds at the end. Where that cannot be, tests are skipped, or fail in CI."""
+    """Make one, and remove it with its contents at the end. If the host cannot, tests are skipped, or fail in CI."""
     path = Path(f"/var/tmp/waypoint-tests-{secrets.token_hex(4)}")
     path.mkdir()
     if find_prefix_criu(Layout(Path(DEFAULT_STATE_DIR)).criu_prefix) is not None:

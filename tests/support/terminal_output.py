@@ -1,4 +1,4 @@
-"""What programs print: recordings, what they had better not print, and a mixture of both for property tests."""
+"""What programs print: recordings, harmful byte sequences, and a mixture of both for property tests."""
 
 from hypothesis import strategies as st
 
@@ -42,7 +42,7 @@ TOP = (
     b"  PID USER      PR  NI S  %CPU COMMAND\r\n19058 root      20   0 R  50.0 waypoint\r\n"
 )
 
-# Bytes on which libvterm itself reads or writes out of bounds, or never ends.
+# Bytes on which libvterm itself reads or writes out of bounds, or loops for ever.
 DEADLY = [
     b"\x1b[" + b";" * 5000 + b"m" + b"x" * 100,
     b"\x1b[" + b";\0" * 5000 + b"m",

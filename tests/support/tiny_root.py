@@ -1,4 +1,4 @@
-"""A root file system with nothing but busybox and its libraries: quickly copied, and its shell is ash."""
+"""A root file system with only busybox and its libraries: quick to copy, and its shell is ash."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ __all__ = ["make_tiny_root"]
 
 
 def make_tiny_root(root: Path) -> Path:
-    """Fill the new directory ``root``; the applets have names of their own."""
+    """Fill the new directory ``root``; each applet is a link with its own name."""
     busybox = shutil.which("busybox")
     assert busybox is not None, "apt-get install busybox"
     libraries = [

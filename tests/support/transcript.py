@@ -22,7 +22,7 @@ TIMEOUT_S = 240.0
 
 
 def check_transcript(cli: Cli, transcript: str, *, env: dict[str, str] | None = None) -> None:
-    """Run the commands of ``transcript`` in one shell, at home; what they print must be what stands below them."""
+    """Run the commands of ``transcript`` in one shell, in $HOME; they must print exactly the lines below them."""
     expected = dedent(transcript).strip()
     ended = subprocess.run(
         ["bash", "-c", transcript_script(expected)],
@@ -71,7 +71,7 @@ def _quoted(text: str) -> str:
 
 
 def masked(text: str, cli: Cli) -> str:
-    """Without what is different each time, and without empty lines."""
+    """Mask what differs from run to run, and drop empty lines."""
     for pattern, mask in (
         (f"{re.escape(os.fspath(cli.state_dir))}|/var/lib/waypoint", "STATE"),
         (rf"{re.escape(cli.env['HOME'])}|(?<!\d)/root\b", "HOME"),

@@ -1,4 +1,4 @@
-"""The walls around the processes of a branch, as the host's kernel sees them; to compare branches with."""
+"""The walls around the processes of a branch, as the host's kernel shows them, for comparing branches."""
 
 import os
 import re
@@ -13,13 +13,13 @@ _STATUS = (
     *("Uid", "Gid", "Groups", "NoNewPrivs", "Seccomp", "Seccomp_filters"),
     *("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"),
 )
-# Not time: CRIU gives a restored tree one of its own, in which the clocks go on from where they were.
+# Not "time": CRIU gives a restored tree its own time namespace, so that its clocks continue from where they were.
 _NAMESPACES = ("mnt", "pid", "net", "ipc", "uts", "user", "cgroup")
 
 
 @dataclass(frozen=True)
 class ProcessWalls:
-    """Of one thread: what its status says, and which of its namespaces are the host's."""
+    """The walls of one thread: what its status says, and which of its namespaces are the host's."""
 
     status: tuple[tuple[str, str], ...]
     shared_with_host: tuple[str, ...]
@@ -31,14 +31,14 @@ class ProcessWalls:
 
 @dataclass(frozen=True)
 class BranchWalls:
-    """Of all threads, by their command and their number inside; and what is mounted, ids aside."""
+    """The walls of all threads, by their command and their pid inside; and the mounts, without their ids."""
 
     processes: dict[tuple[str, int], ProcessWalls]
     mounts: frozenset[str]
 
 
 def look_at_walls(branch: Branch | Session) -> BranchWalls:
-    """What is around ``branch`` now."""
+    """Read the walls of ``branch`` now."""
     main = branch.main if isinstance(branch, Session) else branch
     cgroup = main.session.context.platform.cgroup(main.record.incarnation)
     processes = {}
@@ -64,7 +64,7 @@ def _is_shared(task: Path, kind: str) -> bool:
 
 
 def _mounts(pid: int) -> frozenset[str]:
-    """Root, place, flags and kind of each mount: what differs between branches is left out."""
+    """Root, mount point, flags and type of each mount, without what differs between branches."""
     lines = Path(f"/proc/{pid}/mountinfo").read_text().splitlines()
     return frozenset(
         re.sub(r"^\d+ \d+ \d+:\d+ (\S+ \S+ \S+) .*- (\S+) .*$", r"\1 \2", line) for line in lines

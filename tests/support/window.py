@@ -20,7 +20,7 @@ __all__ = ["Window"]
 
 
 class Window:
-    """A context manager; what still runs when it is left is killed."""
+    """A context manager: what still runs at its end is killed."""
 
     def __init__(self, command: Sequence[str], *, rows: int = 24, columns: int = 80) -> None:
         self._emulator = Emulator(rows, columns, history=200)
@@ -45,7 +45,7 @@ class Window:
         _error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        os.close(self._master)  # a hangup ends what still runs
+        os.close(self._master)  # the hangup ends what still runs
         self._process.wait(DEADLINE_S)
         self._emulator.close()
 
@@ -74,7 +74,7 @@ class Window:
             self._pump(0.2)
 
     def wait_until_ended(self) -> int:
-        """Take what is printed until the program has ended; return its exit code."""
+        """Read the output until the program has ended; return its exit code."""
         while self._pump(DEADLINE_S):
             pass
         return self._process.wait(DEADLINE_S)
@@ -84,7 +84,7 @@ class Window:
             return False
         try:
             data = os.read(self._master, 1 << 16)
-        except OSError:  # EIO: nobody has the other end any more
+        except OSError:  # EIO: nobody holds the other end any more
             return False
         self.printed += data
         self._emulator.feed(data)

@@ -1,4 +1,4 @@
-"""Run a self-checking program of ``tests/workloads`` in a session, and ask copies of it how they are."""
+"""Run a self-checking program of ``tests/workloads`` in a session, and let copies of it check themselves."""
 
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def assert_unharmed(branch: Branch) -> None:
 
 
 def assert_workload_survives(session: Session, module: str, workload: str) -> None:
-    """It goes on after a checkpoint, after a restore of it, and in a fork of it."""
+    """Check that it keeps running after a checkpoint, after a restore of it, and in a fork of it."""
     start_workload(session, module, workload)
     saved = session.snapshot()
     assert_unharmed(session.main)

@@ -1,4 +1,4 @@
-"""What the user says, and the base it means."""
+"""Which base a user's words mean."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def root(tmp_path: Path) -> Path:
 def test_a_root_file_system_has_a_shell_and_an_etc(root: Path, tmp_path: Path) -> None:
     assert is_root_file_system(root)
     assert not is_root_file_system(tmp_path)
-    assert not is_root_file_system(Path("/"))  # the host's own is asked for by name
+    assert not is_root_file_system(Path("/"))  # the host's own root is chosen by name
 
 
 def test_a_directory_that_is_a_root_file_system_becomes_the_base(root: Path, tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_directory_that_is_a_root_file_system_becomes_the_base(root: Path, tmp
     assert (base.kind, base.path, start) == (BaseKind.DIRECTORY, root, "/")
 
 
-def test_a_base_that_is_none_is_refused(root: Path, tmp_path: Path) -> None:
+def test_what_is_not_a_root_file_system_is_refused(root: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a root file system"):
         resolve_base(Layout(tmp_path), None, tmp_path)
     with pytest.raises(NotFound, match="no directory"):
@@ -54,20 +54,22 @@ def find(text: str) -> BaseRecord:
     return STORED
 
 
-def test_a_stored_base_lies_in_the_pool_and_says_where_to_start(tmp_path: Path) -> None:
-    place = tmp_path / "pool/bases" / STORED.id
-    (place / "real").mkdir(parents=True)
-    (place / "srv").symlink_to("/real")  # leads into the base, not to the host's
-    (place / "leads-out").symlink_to("/proc")
+def test_a_stored_base_is_in_the_pool_and_sets_the_start_directory(tmp_path: Path) -> None:
+    base_directory = tmp_path / "pool/bases" / STORED.id
+    (base_directory / "real").mkdir(parents=True)
+    (base_directory / "srv").symlink_to("/real")  # a link into the base, not into the host
+    (base_directory / "leads-out").symlink_to("/proc")
     base, start = resolve_base(Layout(tmp_path), None, "mine", STORED)
-    assert (base.path, start) == (place, "/srv")
+    assert (base.path, start) == (base_directory, "/srv")
     assert resolve_base(Layout(tmp_path), "/real", "mine", STORED)[1] == "/real"
     for missing in ("/none", "/leads-out", "/../none"):
         with pytest.raises(NotFound, match="no directory"):
             resolve_base(Layout(tmp_path), missing, "mine", STORED)
 
 
-def test_a_name_is_that_of_a_base_unless_it_is_a_path(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_word_is_the_name_of_a_base_unless_it_is_a_path(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert find_stored("mine", find) is STORED
     for other in (None, "host", root, str(root), "./mine", "../mine"):
         assert find_stored(other, find) is None

@@ -22,7 +22,7 @@ def measurements() -> list[Measurement]:
     return [quick, Measurement("broken <one>", "kv", failure="no such daemon")]
 
 
-def test_the_table_has_medians_sizes_and_what_survived(measurements: list[Measurement]) -> None:
+def test_the_table_shows_medians_sizes_and_what_survived(measurements: list[Measurement]) -> None:
     head, _, quick, broken, _, reason = as_table(measurements).splitlines()
     cells = dict(zip(head.split("|"), quick.split("|"), strict=True))
     assert cells[" snapshot s "] == " 0.200 (0.300) "
@@ -54,22 +54,22 @@ def test_the_json_has_statistics_with_percentiles(measurements: list[Measurement
     assert broken["failure"] == "no such daemon"
 
 
-def test_the_picture_is_a_valid_one(measurements: list[Measurement]) -> None:
+def test_the_picture_is_valid_svg(measurements: list[Measurement]) -> None:
     measurements[1].samples.append(Sample("broken <one>", "kv", 1, "snapshot", 1.0))
     root = ElementTree.fromstring(as_svg(measurements))
     texts = [node.text for node in root]
-    assert texts.count("quick") == 2, "its times and its sizes"
+    assert texts.count("quick") == 2, "once for times and once for sizes"
     assert texts.count("broken <one>") == 1
     assert {"0.2", "0.4", "2"} <= set(texts), "the medians"
     assert ElementTree.fromstring(as_svg([])) is not None
 
 
 @pytest.mark.parametrize("text", ["dance", "memhog lots", ""])
-def test_unknown_workloads_are_named(text: str) -> None:
+def test_an_unknown_workload_is_refused(text: str) -> None:
     with pytest.raises(WrongUse):
         make_workload(text)
 
 
-def test_workloads_know_their_size() -> None:
+def test_the_name_of_a_workload_includes_its_size() -> None:
     assert make_workload("memhog 7").name == "memhog 7"
     assert make_workload("fsgen").name == "fsgen 100"

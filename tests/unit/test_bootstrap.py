@@ -39,7 +39,7 @@ def test_another_release_comes_from_the_same_mirror() -> None:
     assert (found.uri, found.suites) == (MAIN.uri, ("trixie",))
 
 
-def test_a_host_that_is_no_debian_is_told_what_to_do() -> None:
+def test_on_a_host_other_than_debian_the_error_says_what_to_do() -> None:
     with pytest.raises(AbilityMissing, match="no source of Debian packages") as caught:
         bootstrap._archives("bookworm", [OTHER])
     assert "base import" in caught.value.hint

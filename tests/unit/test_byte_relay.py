@@ -1,4 +1,4 @@
-"""Bytes are carried whole and in order; ends, half-ends and resets are carried too."""
+"""The relay passes all bytes on in order, and also shutdowns of one direction, closes and resets."""
 
 import os
 import socket
@@ -30,14 +30,14 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
     with caller, server:
         yield caller, server
     carrying.join(TIMEOUT_S)
-    assert not carrying.is_alive(), "a relay ends with its connections"
+    assert not carrying.is_alive(), "the relay must end with its connections"
 
 
 def read_all(end: socket.socket) -> bytes:
     return b"".join(iter(lambda: end.recv(1 << 16), b""))
 
 
-def test_both_directions_are_carried_whole(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_all_bytes_arrive_in_both_directions(ends: tuple[socket.socket, socket.socket]) -> None:
     heard: dict[int, bytes] = {}
     said = [os.urandom(4 << 20), os.urandom(3 << 20)]
 
@@ -56,7 +56,9 @@ def test_both_directions_are_carried_whole(ends: tuple[socket.socket, socket.soc
     assert [heard[1], heard[0]] == said
 
 
-def test_one_who_has_said_the_last_word_still_hears(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_after_a_shutdown_of_one_direction_the_other_still_works(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
     caller, server = ends
     caller.sendall(b"question")
     caller.shutdown(socket.SHUT_WR)
@@ -82,7 +84,7 @@ def test_a_reset_of_one_end_resets_the_other(
             server.recv(1)
 
 
-def test_nothing_moves_while_the_relay_is_held_up() -> None:
+def test_nothing_is_passed_on_while_the_relay_is_on_hold() -> None:
     (caller, one), (server, other) = tcp_pair(), tcp_pair()
     opened = threading.Event()
 

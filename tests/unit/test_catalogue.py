@@ -1,4 +1,4 @@
-"""The catalogue: what is visible when, and what is refused."""
+"""The catalogue: when changes become visible, and what is refused."""
 
 import sqlite3
 import time
@@ -55,36 +55,36 @@ def test_a_session_is_found_by_id_name_and_unique_prefix(catalogue: Catalogue, r
 
 
 @pytest.mark.parametrize("reference", ["012", "none", "", "%", "0123456789abcdef0"])
-def test_what_is_not_a_session_is_not_found(catalogue: Catalogue, reference: str) -> None:
+def test_an_unknown_session_is_not_found(catalogue: Catalogue, reference: str) -> None:
     with pytest.raises(NotFound):
         catalogue.session(reference)
 
 
-def test_a_prefix_of_two_sessions_is_none(catalogue: Catalogue) -> None:
+def test_a_prefix_of_two_sessions_is_not_found(catalogue: Catalogue) -> None:
     catalogue.add_session(replace(SESSION, id="0123ffff00000000", name=None))
     with pytest.raises(NotFound):
         catalogue.session("0123")
 
 
-def test_an_exposed_port_is_one_and_goes_with_its_branch(catalogue: Catalogue) -> None:
+def test_a_port_is_exposed_once_and_removed_with_its_branch(catalogue: Catalogue) -> None:
     catalogue.put_branch(replace(BRANCH, name="side", incarnation="bb"))
     port = PortRecord(session_id=SESSION.id, branch="main", port=80, host_port=8000)
-    beside = replace(port, branch="side", host_port=8001)
-    for record in (beside, port):
+    other_port = replace(port, branch="side", host_port=8001)
+    for record in (other_port, port):
         catalogue.add_port(record)
     for clash in (replace(port, host_port=8002), replace(port, port=81)):
         with pytest.raises(AlreadyExists):
             catalogue.add_port(clash)
     with pytest.raises(NotFound):
         catalogue.add_port(replace(port, branch="nobody", host_port=8003))
-    assert catalogue.ports(SESSION.id) == [port, beside]
+    assert catalogue.ports(SESSION.id) == [port, other_port]
     catalogue.remove_branch(SESSION.id, "side")
     assert catalogue.ports(SESSION.id) == [port]
     catalogue.forget_session(SESSION.id)
     assert catalogue.host_ports() == set()
 
 
-def test_names_are_taken_once(catalogue: Catalogue) -> None:
+def test_a_name_can_be_used_only_once(catalogue: Catalogue) -> None:
     catalogue.add_checkpoint(checkpoint("c1", "point"))
     with pytest.raises(AlreadyExists, match="point"):
         catalogue.add_checkpoint(checkpoint("c2", "point"))
@@ -95,7 +95,7 @@ def test_names_are_taken_once(catalogue: Catalogue) -> None:
     assert not catalogue.has_name(SESSION.id, "other")
 
 
-def test_nothing_of_a_transaction_that_fails_is_seen(catalogue: Catalogue) -> None:
+def test_a_failed_transaction_changes_nothing(catalogue: Catalogue) -> None:
     operation = catalogue.begin(OperationKind.SNAPSHOT, SESSION.id, "main", checkpoint="c1")
     with pytest.raises(RuntimeError), catalogue.transaction():
         catalogue.add_checkpoint(checkpoint("c1", "point"))
@@ -107,7 +107,7 @@ def test_nothing_of_a_transaction_that_fails_is_seen(catalogue: Catalogue) -> No
     assert [row.id for row in catalogue.unfinished()] == [operation.id]
 
 
-def test_a_transaction_that_cannot_end_leaves_none_open(catalogue: Catalogue) -> None:
+def test_a_transaction_that_cannot_commit_is_not_left_open(catalogue: Catalogue) -> None:
     with pytest.raises(KeyboardInterrupt), catalogue.transaction():
         raise KeyboardInterrupt
     with pytest.raises(StoreError, match="cannot be used"), catalogue.transaction():
@@ -122,7 +122,7 @@ def test_a_new_incarnation_replaces_the_old_one_of_a_branch(catalogue: Catalogue
     assert catalogue.branches(SESSION.id) == [replace(BRANCH, incarnation="bb", init_pid=8)]
 
 
-def test_default_numbers_are_never_given_twice(catalogue: Catalogue) -> None:
+def test_default_numbers_are_never_reused(catalogue: Catalogue) -> None:
     assert [catalogue.next_number(SESSION.id) for _ in range(3)] == [1, 2, 3]
 
 
@@ -140,7 +140,7 @@ def test_operations_keep_their_steps(catalogue: Catalogue) -> None:
     assert catalogue.unfinished() == []
 
 
-def test_a_forgotten_session_leaves_no_branches_and_no_checkpoints(catalogue: Catalogue) -> None:
+def test_forgetting_a_session_removes_its_branches_and_checkpoints(catalogue: Catalogue) -> None:
     catalogue.add_checkpoint(checkpoint("c1", "one"))
     catalogue.add_checkpoint(checkpoint("c2", "two", parent="c1"))
     catalogue.set_head(SESSION.id, "main", "c2")
@@ -148,7 +148,7 @@ def test_a_forgotten_session_leaves_no_branches_and_no_checkpoints(catalogue: Ca
     assert catalogue.sessions() == []
 
 
-def test_a_file_that_is_no_catalogue_is_named_and_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_catalogue_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "catalogue.db"
     path.write_bytes(b"not a database at all" * 100)
     with pytest.raises(StoreError, match=r"catalogue\.db cannot be read"):

@@ -1,4 +1,4 @@
-"""Where cgroup v2 is."""
+"""Where cgroup v2 is mounted."""
 
 from pathlib import Path
 
@@ -20,10 +20,10 @@ from waypoint.kernel.cgroup.group import find_cgroup2
         ),
     ],
 )
-def test_it_is_found_alone_and_beside_version_1(mountinfo: str, expected: str) -> None:
+def test_cgroup_v2_is_found_alone_and_next_to_version_1(mountinfo: str, expected: str) -> None:
     assert find_cgroup2(mountinfo) == Path(expected)
 
 
-def test_a_host_without_it_is_told_so() -> None:
+def test_a_host_without_cgroup_v2_is_an_error() -> None:
     with pytest.raises(AbilityMissing, match="cgroup v2"):
         find_cgroup2("31 23 0:27 / / rw - ext4 /dev/vda rw")

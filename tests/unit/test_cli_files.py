@@ -1,4 +1,4 @@
-"""Which words of ``waypoint cp`` mean a branch and which a path on the host; how a long copy shows itself."""
+"""Which words of ``waypoint cp`` mean a branch and which a path on the host; the progress of a long copy."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from waypoint.model import CopyResult
         ("demo://srv", Endpoint("demo", "main", "//srv")),
     ],
 )
-def test_a_branch(text: str, endpoint: Endpoint) -> None:
+def test_these_words_mean_a_branch(text: str, endpoint: Endpoint) -> None:
     assert parse_endpoint(text) == endpoint
 
 
@@ -38,11 +38,11 @@ def test_a_branch(text: str, endpoint: Endpoint) -> None:
         "",
     ],
 )
-def test_a_path_on_the_host(text: str) -> None:
+def test_these_words_mean_a_path_on_the_host(text: str) -> None:
     assert parse_endpoint(text) == Endpoint("", "", text)
 
 
-def test_with_the_session_given_first_only_the_branch_is_named() -> None:
+def test_after_the_session_a_word_names_only_the_branch() -> None:
     assert parse_endpoint("fork-1:/x", session="demo") == Endpoint("demo", "fork-1", "/x")
     assert parse_endpoint("demo:fork-1:/x", session="demo") == Endpoint("", "", "demo:fork-1:/x")
 
@@ -50,20 +50,20 @@ def test_with_the_session_given_first_only_the_branch_is_named() -> None:
 COPIED = CopyResult(files=3, directories=0, links=0, size_bytes=5 << 20)
 
 
-def test_a_long_copy_says_how_far_it_is_and_clears_that(
+def test_a_long_copy_shows_its_progress_and_clears_the_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(files, "PROGRESS_AFTER_S", 0.0)
     monkeypatch.setattr(files, "PROGRESS_EVERY_S", 60.0)
     progress = Progress(is_wanted=True)
     progress(COPIED)
-    progress(COPIED)  # too soon to say it again
+    progress(COPIED)  # too soon for another report
     assert capsys.readouterr() == ("", "\rwaypoint: 3 files, 5.0 MiB")
     progress.clear()
     assert capsys.readouterr().err == "\r" + " " * len("waypoint: 3 files, 5.0 MiB") + "\r"
 
 
-def test_a_short_copy_and_one_that_nobody_watches_say_nothing(
+def test_a_short_or_unwatched_copy_shows_no_progress(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(files, "PROGRESS_AFTER_S", 60.0)

@@ -1,4 +1,4 @@
-"""Which state directory is in force, and what is refused."""
+"""Which settings are in force, where they come from, and which are refused."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from waypoint.config import (
 from waypoint.errors import UsageError
 
 
-def test_a_flag_wins_over_the_environment_and_that_over_a_file(tmp_path: Path) -> None:
+def test_a_flag_overrides_the_environment_which_overrides_a_file(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"state_dir": "/from/file"}))
     environ = {"WAYPOINT_STATE_DIR": "/from/environ"}
@@ -37,7 +37,7 @@ def test_only_the_first_file_found_counts(tmp_path: Path) -> None:
     assert find_state_dir(None, environ={}, files=files) == "/first"
 
 
-def test_files_are_looked_for_where_users_keep_them() -> None:
+def test_the_file_is_searched_for_where_users_keep_it() -> None:
     assert config_files({"WAYPOINT_CONFIG": "/x.json"}) == ["/x.json"]
     assert config_files({"XDG_CONFIG_HOME": "/c"})[0] == "/c/waypoint/config.json"
     assert config_files({"HOME": "/h"})[0] == "/h/.waypoint/config.json"
@@ -57,14 +57,14 @@ def test_files_are_looked_for_where_users_keep_them() -> None:
         '{"sessions_dir": true}',
     ],
 )
-def test_a_file_that_is_not_understood_is_named(tmp_path: Path, text: str) -> None:
+def test_an_invalid_file_is_refused_by_name(tmp_path: Path, text: str) -> None:
     file = tmp_path / "config.json"
     file.write_text(text)
     with pytest.raises(UsageError, match=r"config\.json"):
         find_state_dir(None, environ={}, files=[str(file)])
 
 
-def test_lists_are_read_for_those_who_ask(tmp_path: Path) -> None:
+def test_lists_are_read_from_the_file(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"state_dir": "/from/file", "hide": ["~/x", "/y"]}))
     stored = read_config(environ={}, files=[str(file)])
@@ -72,7 +72,7 @@ def test_lists_are_read_for_those_who_ask(tmp_path: Path) -> None:
     assert configured_list(stored, "show") == []
 
 
-def test_a_file_asked_for_by_name_must_exist(tmp_path: Path) -> None:
+def test_a_file_named_by_the_environment_must_exist(tmp_path: Path) -> None:
     missing = str(tmp_path / "none.json")
     with pytest.raises(UsageError, match="does not exist"):
         find_state_dir(None, environ={"WAYPOINT_CONFIG": missing}, files=[missing])
@@ -81,15 +81,15 @@ def test_a_file_asked_for_by_name_must_exist(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", ["relative/dir", "/run/waypoint", "/a:b", "/a,b", "/var/run/x", "//run/x", "/tmp/../run/x"]
 )
-def test_a_state_directory_that_cannot_serve_is_refused(path: str) -> None:
+def test_an_unusable_state_directory_is_refused(path: str) -> None:
     with pytest.raises(UsageError, match="state directory"):
         find_state_dir(path, environ={}, files=[])
 
 
-# -- the keys of the originals
+# -- the older keys and environment variables
 
 
-def test_the_file_is_looked_for_in_four_places_in_order() -> None:
+def test_the_file_is_searched_for_in_four_directories_in_order() -> None:
     environ = {"HOME": "/h", "XDG_CONFIG_HOME": "/c"}
     assert config_files(environ, executable="/opt/bin/waypoint") == [
         "/opt/bin/config.json",
@@ -106,7 +106,7 @@ def test_the_file_is_looked_for_in_four_places_in_order() -> None:
     assert config_files(explicit, program=CHECKPOINT_LITE) == ["/c.json"]
 
 
-def test_each_program_has_its_prefix_and_checkpoint_lite_falls_back_to_the_other() -> None:
+def test_each_program_has_its_prefix_and_checkpoint_lite_falls_back_to_waypoints() -> None:
     environ = {"CHECKPOINT_SESSIONS_DIR": "/old", "WAYPOINT_SESSIONS_DIR": "/new"}
     assert find_state_dir(None, environ=environ, files=[], program=CHECKPOINT_LITE) == "/old"
     assert find_state_dir(None, environ=environ, files=[], program=WAYPOINT) == "/new"
@@ -117,7 +117,7 @@ def test_each_program_has_its_prefix_and_checkpoint_lite_falls_back_to_the_other
     assert find_state_dir(None, environ={"CHECKPOINT_SESSIONS_DIR": "/x"}, files=[]) == DEFAULT_STATE_DIR
 
 
-def test_the_older_name_of_the_state_directory_counts_where_ours_is_not_said(tmp_path: Path) -> None:
+def test_the_older_key_of_the_state_directory_counts_if_ours_is_not_set(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"state_dir": "/file", "sessions_dir": "/older-file"}))
     assert find_state_dir(None, environ={}, files=[str(file)]) == "/file"
@@ -133,7 +133,7 @@ def test_the_older_name_of_the_state_directory_counts_where_ours_is_not_said(tmp
         find_state_dir(None, environ={"WAYPOINT_SESSIONS_DIR": "/a:b"}, files=[])
 
 
-def test_every_setting_tells_its_source(tmp_path: Path) -> None:
+def test_every_setting_reports_its_source(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"phase_stats": True, "tmpfs_images": True, "bash_init_src": "./bash_init"}))
     environ = {"WAYPOINT_TMPFS_IMAGES": "F", "WAYPOINT_TMPFS_DIR": "/dev/shm/w"}
@@ -152,7 +152,7 @@ def test_every_setting_tells_its_source(tmp_path: Path) -> None:
         "show": ((), "default"),
     }
     assert read_settings("/flag", environ={}, files=[])["state_dir"].source == "flag"
-    # Told to those who set what changes nothing; not to those who have switched it off.
+    # A note goes to users who set a key that changes nothing, but not if they switched it off.
     assert {name for name, setting in settings.items() if setting.note} == {
         "tmpfs_images_dir",
         "bash_init_src",
@@ -162,11 +162,11 @@ def test_every_setting_tells_its_source(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "value"), [("1", True), ("t", True), ("TRUE", True), ("0", False), ("False", False)]
 )
-def test_flags_are_read_as_the_originals_read_them(text: str, value: bool) -> None:
+def test_flags_may_be_written_in_the_older_forms(text: str, value: bool) -> None:
     settings = read_settings(None, environ={"WAYPOINT_PHASE_STATS": text}, files=[])
     assert settings["phase_stats"].value is value
 
 
-def test_a_flag_that_is_none_is_named() -> None:
+def test_an_invalid_flag_is_refused_by_name() -> None:
     with pytest.raises(UsageError, match="WAYPOINT_PHASE_STATS='yes' is neither true nor false"):
         read_settings(None, environ={"WAYPOINT_PHASE_STATS": "yes"}, files=[])

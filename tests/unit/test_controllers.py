@@ -1,4 +1,4 @@
-"""Which files of which tree hold a limit. The trees are made up: one for each sort of host."""
+"""Which file of which cgroup tree holds a limit, on made-up trees, one for each sort of host."""
 
 import errno
 from pathlib import Path
@@ -17,7 +17,7 @@ from waypoint.store.limit_record import read_limits
 
 
 def unified(root: Path, *, enabled: str = "") -> str:
-    """A host with version 2 only; its mountinfo."""
+    """Make the tree of a host with only version 2; return its mountinfo."""
     root.mkdir(parents=True)
     (root / "cgroup.controllers").write_text("cpuset cpu io memory hugetlb pids\n")
     (root / "cgroup.subtree_control").write_text(enabled)
@@ -25,7 +25,7 @@ def unified(root: Path, *, enabled: str = "") -> str:
 
 
 def hybrid(root: Path) -> str:
-    """A host with version 1, two controllers in one tree, and an empty version 2 beside it; its mountinfo."""
+    """Make the trees of a host with version 1, two controllers in one, and an empty version 2; return its mountinfo."""
     (root / "unified").mkdir(parents=True)
     (root / "unified" / "cgroup.controllers").write_text("hugetlb\n")
     return "\n".join(
@@ -75,7 +75,7 @@ def test_in_version_2_a_controller_is_enabled_once(tmp_path: Path) -> None:
     ("number", "remedy"),
     [(errno.EBUSY, "move them into a group below"), (errno.EROFS, "let this container write")],
 )
-def test_one_that_cannot_be_enabled_is_named_with_the_remedy(
+def test_a_controller_that_cannot_be_enabled_is_reported_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
 ) -> None:
     memory = find_controllers(unified(tmp_path / "cgroup"))["memory"]
@@ -111,13 +111,13 @@ def test_memory_is_limited_together_with_swap(tmp_path: Path) -> None:
     assert MemoryLimit(second, 2).kills == (second / "memory.events", "oom_kill")
 
 
-def test_a_kernel_that_does_not_count_swap_has_no_file_for_it(tmp_path: Path) -> None:
+def test_without_swap_accounting_only_memory_is_limited(tmp_path: Path) -> None:
     (tmp_path / "memory.limit_in_bytes").write_text("")
     MemoryLimit(tmp_path, 1).set(1 << 20)
     assert files(tmp_path) == {"memory.limit_in_bytes": "1048576"}
 
 
-def test_in_version_2_nothing_is_killed_to_get_below_a_limit(tmp_path: Path) -> None:
+def test_in_version_2_a_new_limit_below_the_usage_kills_nothing(tmp_path: Path) -> None:
     (tmp_path / "memory.current").write_text("3000\n")
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.reclaim").write_text("")
@@ -128,7 +128,7 @@ def test_in_version_2_nothing_is_killed_to_get_below_a_limit(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_room_for_a_short_time_is_above_what_is_in_use(tmp_path: Path, version: int) -> None:
+def test_the_limit_can_be_lifted_above_what_is_in_use(tmp_path: Path, version: int) -> None:
     usage, limit = {
         1: ("memory.usage_in_bytes", "memory.limit_in_bytes"),
         2: ("memory.current", "memory.max"),
@@ -151,7 +151,7 @@ def test_processors_are_limited_as_a_share_of_each_period(tmp_path: Path) -> Non
     ("version", "text"),
     [(1, "nr_throttled 3\nthrottled_time 2500000000\n"), (2, "usage_usec 9\nthrottled_usec 2500000\n")],
 )
-def test_waiting_for_a_processor_is_told_in_seconds(tmp_path: Path, version: int, text: str) -> None:
+def test_waiting_for_a_processor_is_reported_in_seconds(tmp_path: Path, version: int, text: str) -> None:
     (tmp_path / "cpu.stat").write_text(text)
     assert CpuLimit(tmp_path, version).throttled_s() == 2.5
 
@@ -168,7 +168,7 @@ def platform_on(tmp_path: Path, controllers: dict[str, Controller], cgroup2: Pat
     ("limits", "name"),
     [(Limits(memory_bytes=1 << 30), "memory"), (Limits(cpus=1), "cpu"), (Limits(pids=99), "pids")],
 )
-def test_a_host_without_a_controller_is_told_so_before_anything_is_made(
+def test_a_missing_controller_is_reported_before_anything_is_made(
     tmp_path: Path, limits: Limits, name: str
 ) -> None:
     platform = platform_on(tmp_path, {}, tmp_path / "cgroup")
@@ -181,7 +181,7 @@ def test_a_host_without_a_controller_is_told_so_before_anything_is_made(
 LIMITS = Limits(memory_bytes=64 << 20, cpus=0.5, pids=99)
 
 
-def test_on_a_host_with_version_2_only_all_limits_are_in_the_one_cgroup(tmp_path: Path) -> None:
+def test_on_a_host_with_only_version_2_all_limits_are_in_one_cgroup(tmp_path: Path) -> None:
     root = tmp_path / "cgroup"
     controllers = dict(find_controllers(unified(root, enabled="cpu memory pids")))
     platform = platform_on(tmp_path, controllers, root)
@@ -205,7 +205,7 @@ def test_on_a_host_with_version_2_only_all_limits_are_in_the_one_cgroup(tmp_path
     }
 
 
-def test_on_a_hybrid_host_each_limit_is_in_a_group_of_its_own_tree(tmp_path: Path) -> None:
+def test_on_a_hybrid_host_each_limit_is_in_the_tree_of_its_controller(tmp_path: Path) -> None:
     root = tmp_path / "cgroup"
     controllers = dict(find_controllers(hybrid(root)))
     for controller in controllers.values():
@@ -217,7 +217,7 @@ def test_on_a_hybrid_host_each_limit_is_in_a_group_of_its_own_tree(tmp_path: Pat
     assert BranchLimits(platform, Limits(), "def").make_groups() == [platform.cgroup("def").path]
 
 
-def test_processes_are_counted_where_the_kernel_counts_them(tmp_path: Path) -> None:
+def test_processes_are_counted_by_the_kernel(tmp_path: Path) -> None:
     (tmp_path / "pids.current").write_text("7\n")
     assert PidsLimit(tmp_path).usage() == 7
     assert PidsLimit(tmp_path).refusals == (tmp_path / "pids.events", "max")

@@ -1,4 +1,4 @@
-"""Mending CRIU's images, on images of our own making."""
+"""Repairing CRIU's images, on hand-made images."""
 
 import struct
 from pathlib import Path
@@ -30,27 +30,28 @@ def foregrounds(path: Path) -> list[int | bytes]:
     return found
 
 
-def test_only_a_group_that_is_gone_is_replaced_by_the_sessions_leader(tmp_path: Path) -> None:
+def test_only_a_missing_foreground_group_is_replaced_by_the_session_leader(tmp_path: Path) -> None:
     write_image(tmp_path / "pstree.img", [(1, 1), (3, 1), (4, 1)], [(1, 300), (3, 300), (4, 300)])
     terminals = tmp_path / "tty-info.img"
     write_image(
         terminals,
         [(1, 1), (6, 300), (7, 300), (8, 5)],  # the shell itself
-        [(1, 2), (6, 300), (7, 4000), (9, b"modes")],  # nobody is left
-        [(1, 3), (6, 0), (7, 0)],  # no session: not a controlling terminal
+        [(1, 2), (6, 300), (7, 4000), (9, b"modes")],  # no process of this group is left
+        [(1, 3), (6, 0), (7, 0)],  # no session, so not a controlling terminal
     )
     mend_foreground_groups(tmp_path)
     assert foregrounds(terminals) == [300, 300, 0]
     assert b"modes" in terminals.read_bytes()
 
 
-def test_a_foreign_tree_has_the_terminals_of_its_own_sessions_only(tmp_path: Path) -> None:
+def test_a_foreign_tree_keeps_only_the_terminals_of_its_own_sessions(tmp_path: Path) -> None:
     write_image(tmp_path / "pstree.img", [(1, 300), (3, 300), (4, 300)], [(1, 301), (3, 301), (4, 200)])
     terminals = tmp_path / "tty-info.img"
     write_image(
         terminals,
-        [(1, 1), (6, 300), (7, 4000)],  # opened by itself; nobody is in the foreground at this moment
-        [(1, 2), (6, 200), (7, 301)],  # of the shell whose job it is, which was not saved
+        # opened by the tree itself; no group is in the foreground at this moment
+        [(1, 1), (6, 300), (7, 4000)],
+        [(1, 2), (6, 200), (7, 301)],  # of the shell whose job it is; the shell was not saved
     )
     mend_foreign_terminals(tmp_path)
     assert foregrounds(terminals) == [300, 0]
@@ -59,7 +60,7 @@ def test_a_foreign_tree_has_the_terminals_of_its_own_sessions_only(tmp_path: Pat
     assert terminals.read_bytes() == mended
 
 
-def test_images_that_are_right_are_not_written(tmp_path: Path) -> None:
+def test_correct_images_are_not_written(tmp_path: Path) -> None:
     write_image(tmp_path / "pstree.img", [(1, 2), (3, 2), (4, 2)])
     raw = write_image(tmp_path / "tty-info.img", [(1, 1), (6, 2), (7, 2)])
     (tmp_path / "tty-info.img").chmod(0o400)
@@ -69,7 +70,7 @@ def test_images_that_are_right_are_not_written(tmp_path: Path) -> None:
     assert (tmp_path / "tty-info.img").stat().st_ino == before
 
 
-def test_a_descriptor_of_the_controlling_terminal_is_opened_by_the_terminals_own_name(tmp_path: Path) -> None:
+def test_a_descriptor_of_dev_tty_is_opened_by_the_terminals_own_name(tmp_path: Path) -> None:
     def regular(id_: int, name: str, mount: int, mode: int) -> list[Field]:
         return [(1, 1), (2, id_), (3, encode([(1, id_), (2, 0o2), (6, name), (7, mount), (10, mode)]))]
 
@@ -106,6 +107,6 @@ def test_a_descriptor_of_the_controlling_terminal_is_opened_by_the_terminals_own
     }
 
 
-def test_a_tree_without_terminals_has_nothing_to_mend(tmp_path: Path) -> None:
+def test_a_tree_without_terminals_is_not_changed(tmp_path: Path) -> None:
     mend_foreground_groups(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -18,13 +18,13 @@ NOISE = "Error (criu/util.c:1533): rlimit: Can't setup RLIMIT_NOFILE for self: O
         (NOISE, ""),
     ],
 )
-def test_the_reason_is_what_the_errors_say(tmp_path: Path, log: str, expected: str) -> None:
+def test_the_reason_is_taken_from_the_errors(tmp_path: Path, log: str, expected: str) -> None:
     (tmp_path / "criu.log").write_text(log)
     (tmp_path / "criu.out").write_text("")
     assert digest_log(tmp_path / "criu.log", tmp_path / "criu.out") == expected
 
 
-def test_an_error_that_is_repeated_is_told_once(tmp_path: Path) -> None:
+def test_a_repeated_error_is_reported_once(tmp_path: Path) -> None:
     (tmp_path / "criu.log").write_text("Error (a.c:1): first\nError (a.c:1): first\nError (b.c:2): second\n")
     (tmp_path / "criu.out").write_text("")
     assert digest_log(tmp_path / "criu.log", tmp_path / "criu.out") == "first; second"

@@ -1,4 +1,4 @@
-"""The emulator shows what a person would see, for what real programs print and for what nobody should."""
+"""The emulator shows what a person would see, for the output of real programs and for harmful output."""
 
 import time
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ def text(screen: Screen) -> str:
 
 
 def cells(data: bytes) -> list[Cell]:
-    """Of the first row, without what follows its last character."""
+    """The cells of the first row, up to its last character."""
     line = list(after(data).lines[0])
     while line and line[-1] == Cell():
         line.pop()
@@ -45,7 +45,7 @@ def style(data: bytes) -> Style:
 # --- programs --------------------------------------------------------------------------------------------------
 
 
-def test_a_shell_leaves_its_prompt_and_the_cursor_behind_it() -> None:
+def test_a_shell_shows_its_prompt_with_the_cursor_after_it() -> None:
     screen = after(BASH)
     assert text(screen) == (
         "bash-5.2# ls --color=always /tmp/vt/lsd\ndir  link  readme  run.sh\n"
@@ -57,7 +57,7 @@ def test_a_shell_leaves_its_prompt_and_the_cursor_behind_it() -> None:
     assert [cell.style for cell in screen.lines[1][:5:4]] == [Style(bold=True, fg=4), Style()]
 
 
-def test_vim_has_the_screen_for_itself_and_gives_it_back() -> None:
+def test_vim_uses_the_whole_screen_and_restores_it() -> None:
     with Emulator(10, 40) as emulator:
         emulator.feed(BASH)
         before = emulator.screen()
@@ -96,17 +96,17 @@ def test_less_wraps_long_lines() -> None:
     assert after(LESS).lines[-1][0].style.reverse
 
 
-def test_plain_output_stays_as_it_is() -> None:
+def test_plain_output_is_shown_unchanged() -> None:
     assert text(after(TOP)) == TOP.decode().replace("\r\n", "\n").rstrip()
 
 
-def test_a_progress_bar_is_seen_as_it_is_last() -> None:
+def test_only_the_last_state_of_a_progress_bar_is_shown() -> None:
     screen = after(b"".join(b"\r%3d%% [%-10s]\x1b[K" % (n * 10, b"#" * n) for n in range(8)))
     assert text(screen) == " 70% [#######   ]"
     assert screen.cursor_column == 17
 
 
-def test_boxes_are_drawn_in_both_ways() -> None:
+def test_line_drawing_characters_are_shown_in_both_encodings() -> None:
     assert text(after(b"\x1b(0lqk\x1b(B\r\n\x1b)0\x0emqj\x0f q")) == "┌─┐\n└─┘ q"
     assert text(after("┌─┐\r\n└─┘".encode())) == "┌─┐\n└─┘"
 
@@ -119,7 +119,7 @@ def test_boxes_are_drawn_in_both_ways() -> None:
     [
         ("日本", [2, 2]),
         ("✅ok", [2, 1, 1]),
-        ("🧪🫠🥲", [2, 2, 2]),  # younger than libvterm's tables
+        ("🧪🫠🥲", [2, 2, 2]),  # newer than libvterm's tables
         ("e\u0301a\u0308\u0323", [1, 1]),
         ("👩\u200d🚀", [2, 2]),
         ("⚠\ufe0f!", [1, 1]),
@@ -143,17 +143,17 @@ def test_a_wide_character_does_not_fit_into_the_last_column() -> None:
     ("printed", "seen"),
     [("字\rx", "x"), ("字\x1b[2Gx", " x"), ("日本\x1b[2Gx", " x本"), ("日本\r\x1b[P", " 本")],
 )
-def test_half_of_a_wide_character_is_nothing(printed: str, seen: str) -> None:
+def test_half_of_an_overwritten_wide_character_is_blank(printed: str, seen: str) -> None:
     screen = after(printed.encode(), 2, 10)
     assert text(screen) == seen
     assert all(sum(cell.width for cell in line) == 10 for line in screen.lines)
 
 
-def test_japanese_accents_are_put_onto_their_letters() -> None:
+def test_japanese_accents_are_combined_with_their_letters() -> None:
     assert [cell.text for cell in cells("か\u3099は\u309aあ\u3099".encode())] == ["が", "ぱ", "あ"]
 
 
-def test_what_is_not_utf8_is_marked() -> None:
+def test_invalid_utf8_is_shown_as_a_replacement_character() -> None:
     assert text(after(b"a\xffb\xc3")) == "a\ufffdb"
 
 
@@ -187,19 +187,19 @@ def test_what_is_not_utf8_is_marked() -> None:
         ("12;8;99;1000000;38;5", Style()),
     ],
 )  # fmt: skip
-def test_attributes_and_colours(numbers: str, expected: Style) -> None:
+def test_attributes_and_colours_are_understood(numbers: str, expected: Style) -> None:
     assert style(f"\x1b[{numbers}m".encode()) == expected
     assert after(f"\x1b[{numbers}m".encode()).pen == expected
 
 
-def test_erasing_leaves_the_background() -> None:
+def test_erasing_keeps_the_background_colour() -> None:
     assert after(b"\x1b[44m\x1b[K").lines[0][39] == Cell(" ", 1, Style(bg=4))
 
 
 # --- what the terminal keeps -----------------------------------------------------------------------------------
 
 
-def test_lines_that_scroll_off_are_kept_in_order() -> None:
+def test_lines_that_scrolled_off_are_kept_in_order() -> None:
     with Emulator(4, 20, history=50) as emulator:
         emulator.feed(b"".join(b"line %d\r\n" % number for number in range(100)))
         assert render_text(emulator.screen(2)) == "line 95\nline 96\nline 97\nline 98\nline 99\n"
@@ -211,7 +211,7 @@ def test_lines_that_scroll_off_are_kept_in_order() -> None:
         assert emulator.screen(10).scrollback == ()
 
 
-def test_lines_come_back_when_the_window_grows_again() -> None:
+def test_scrolled_lines_reappear_when_the_window_grows() -> None:
     with Emulator(6, 20) as emulator:
         emulator.feed(b"".join(b"line %d\r\n" % number for number in range(5)))
         before = emulator.screen()
@@ -224,7 +224,7 @@ def test_lines_come_back_when_the_window_grows_again() -> None:
         assert emulator.screen().lines[0][0] == Cell("l")
 
 
-def test_sequences_that_libvterm_lacks() -> None:
+def test_sequences_that_libvterm_lacks_are_understood() -> None:
     assert text(after(b"-\x1b[9b>")) == "---------->"
     assert text(after(b"ab\x1b[scd\x1b[u!\x1b[K")) == "ab!"
     assert after(b"\x1b[?1006;1000h").wants_mouse
@@ -238,14 +238,14 @@ def test_sequences_that_libvterm_lacks() -> None:
     assert not after(b"\x1b[?1;6h\x1b[2;3r\x1b[!p").modes & {1, 6}
 
 
-def test_titles_are_set_and_brought_back() -> None:
+def test_titles_are_set_saved_and_restored() -> None:
     assert after("\x1b]0;täst\x07".encode()).title == "täst"
     assert after(b"\x1b]2;one\x1b\\\x1b[22;0t\x1b]2;two\x07").title == "two"
     assert after(b"\x1b]2;one\x1b\\\x1b[22;0t\x1b]2;two\x07\x1b[23;0t\x1b[23;0t").title == "one"
     assert after(b"\x1b]2;a\rb\x1b\\").title == "ab"
 
 
-def test_margins_are_known_until_the_size_changes() -> None:
+def test_margins_are_kept_until_the_size_changes() -> None:
     with Emulator(10, 20) as emulator:
         emulator.feed(b"\x1b[2;4r\x1b[4;1Ha\r\nb\r\nc")
         assert emulator.screen().margins == (2, 4)
@@ -260,7 +260,7 @@ def test_margins_are_known_until_the_size_changes() -> None:
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 2), (2, 1), (3, 3), (24, 80), (500, 500)])
-def test_no_output_is_deadly(size: tuple[int, int]) -> None:
+def test_no_output_crashes_the_emulator(size: tuple[int, int]) -> None:
     with Emulator(*size) as emulator:
         for data in DEADLY:
             with Emulator(*size) as fresh:
@@ -273,7 +273,7 @@ def test_no_output_is_deadly(size: tuple[int, int]) -> None:
 
 @settings(deadline=None)
 @given(st.lists(anything | st.tuples(sizes, sizes), max_size=12), sizes, sizes)
-def test_any_bytes_and_sizes_give_a_whole_screen(
+def test_any_bytes_and_sizes_give_a_complete_screen(
     steps: list[bytes | tuple[int, int]], rows: int, columns: int
 ) -> None:
     with Emulator(rows, columns, history=20) as emulator:
@@ -292,7 +292,7 @@ def test_any_bytes_and_sizes_give_a_whole_screen(
 
 @settings(deadline=None)
 @given(st.lists(anything, max_size=6), st.integers(min_value=1, max_value=7))
-def test_it_does_not_matter_where_the_stream_is_cut(pieces: list[bytes], size: int) -> None:
+def test_a_stream_may_be_split_anywhere(pieces: list[bytes], size: int) -> None:
     data = b"".join(pieces)
     with Emulator(5, 20) as emulator:
         for at in range(0, len(data), size):
@@ -324,7 +324,7 @@ lines = st.lists(
     st.integers(min_value=1, max_value=30),
     anything,
 )  # fmt: skip
-def test_long_output_is_shown_as_if_all_of_it_were_written(
+def test_long_output_gives_the_same_screen_at_once_or_in_pieces(
     before: bytes, some: list[bytes], times: int, end: bytes
 ) -> None:
     data = [before, *some * times, end]
@@ -344,7 +344,7 @@ def test_long_output_is_shown_as_if_all_of_it_were_written(
         b"\x1b[12;40H\x1b[38;5;12mtext\x1b[m\x1b[K",
     ],
 )
-def test_a_megabyte_takes_a_moment(line: bytes) -> None:
+def test_a_megabyte_is_processed_quickly(line: bytes) -> None:
     data = line * ((1 << 20) // len(line))
 
     def seconds() -> float:
@@ -359,7 +359,7 @@ def test_a_megabyte_takes_a_moment(line: bytes) -> None:
 # --- the library -----------------------------------------------------------------------------------------------
 
 
-def test_a_closed_terminal_says_so() -> None:
+def test_using_a_closed_emulator_is_an_error() -> None:
     emulator = Emulator(2, 2)
     emulator.close()
     emulator.close()
@@ -370,7 +370,7 @@ def test_a_closed_terminal_says_so() -> None:
 
 
 @pytest.mark.parametrize("size", [(0, 80), (24, 0), (24, 1001), (-1, 5)])
-def test_a_size_that_no_terminal_has_is_refused(size: tuple[int, int]) -> None:
+def test_an_impossible_size_is_refused(size: tuple[int, int]) -> None:
     with pytest.raises(UsageError):
         Emulator(*size)
 
@@ -385,7 +385,7 @@ def forgotten_library() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("forgotten_library")
-def test_a_missing_library_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_reported_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vterm, "LIBRARY", "libvterm-not-there.so.0")
     with pytest.raises(AbilityMissing, match="not installed") as raised:
         Emulator(2, 2)
@@ -393,7 +393,7 @@ def test_a_missing_library_is_named_with_its_package(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.usefixtures("forgotten_library")
-def test_a_library_with_other_cells_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_with_another_cell_layout_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vterm, "_DRAWN_BY", {"bold": 0, "italic": 3})
     with pytest.raises(AbilityMissing, match="version"):
         Emulator(2, 2)

@@ -1,4 +1,4 @@
-"""Errors as the user meets them."""
+"""Errors as the user sees them."""
 
 import pytest
 
@@ -8,14 +8,14 @@ from waypoint.errors import EngineError, ForkIncomplete
 INCOMPLETE = ForkIncomplete(["a"], {"b": EngineError("no room"), "c": EngineError("too late")})
 
 
-def test_of_several_forks_each_that_failed_has_a_line_for_scripts_of_the_originals(
+def test_an_older_fork_command_prints_a_line_for_each_failed_branch(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert report_error(INCOMPLETE, verb="fork", is_older=True) == 1
     assert capsys.readouterr().out == "Error creating fork: b: no room\nError creating fork: c: too late\n"
 
 
-def test_in_our_own_words_they_are_one_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_in_our_own_command_they_are_one_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert report_error(INCOMPLETE, verb="fork", is_older=False) == INCOMPLETE.exit_code == 6
     said = capsys.readouterr()
     assert said.out == ""

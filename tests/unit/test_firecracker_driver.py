@@ -37,7 +37,7 @@ SHAPE = Shape(memory_mb=256, vcpus=2)
 
 
 class Bench:
-    """A driver with the stub as its program, files to boot, and the processes to end afterwards."""
+    """A driver that runs the stub, files to boot, and the processes to end afterwards."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -72,7 +72,7 @@ class Bench:
         return ShellClient(line)
 
     def end(self) -> None:
-        """With the init that a stub has started, which outlives it in its process group."""
+        """Kill the stubs, and the init each has started, which stays in the stub's process group."""
         for process in self.processes:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -91,20 +91,20 @@ def requests(machine_directory: Path) -> list[tuple[str, str, dict[str, Any]]]:
     return [tuple(json.loads(line)) for line in (machine_directory / "requests").read_text().splitlines()]
 
 
-def test_a_machine_is_configured_in_full_before_it_starts(bench: Bench) -> None:
+def test_a_machine_is_fully_configured_before_it_starts(bench: Bench) -> None:
     machine_directory = bench.boot("one")
-    said = requests(machine_directory)
-    assert [path for _, path, _ in said] == [
+    sent = requests(machine_directory)
+    assert [path for _, path, _ in sent] == [
         "/machine-config",
         "/boot-source",
         "/drives/disk",
         "/vsock",
         "/actions",
     ]
-    bodies = {path: body for _, path, body in said}
+    bodies = {path: body for _, path, body in sent}
     assert bodies["/machine-config"] == {"vcpu_count": 2, "mem_size_mib": 256}
     assert bodies["/boot-source"]["boot_args"].endswith("-- machine --vsock 1024")
-    assert bodies["/drives/disk"]["path_on_host"] == DISK, "by a name that fits in every clone's directory"
+    assert bodies["/drives/disk"]["path_on_host"] == DISK, "the name must be valid in every clone's directory"
     assert bodies["/actions"] == {"action_type": "InstanceStart"}
 
 
@@ -121,21 +121,21 @@ def test_commands_reach_init_through_the_vsock_handshake(bench: Bench) -> None:
     assert output.getvalue() == b"\xc0\xdb\n\xdc"
 
 
-def test_a_snapshot_is_taken_while_paused_with_the_disk_of_that_moment(bench: Bench) -> None:
+def test_a_snapshot_is_taken_while_paused_together_with_the_disk(bench: Bench) -> None:
     machine_directory, image = bench.boot("one"), bench.machine_directory("image")
     bench.driver.save(machine_directory, image)
-    said = requests(machine_directory)[5:]
-    assert [(method, path) for method, path, _ in said] == [
+    sent = requests(machine_directory)[5:]
+    assert [(method, path) for method, path, _ in sent] == [
         ("PATCH", "/vm"),
         ("PUT", "/snapshot/create"),
         ("PATCH", "/vm"),
     ]
-    assert [body.get("state") for _, _, body in said] == ["Paused", None, "Resumed"]
-    assert said[1][2]["snapshot_type"] == "Full"
+    assert [body.get("state") for _, _, body in sent] == ["Paused", None, "Resumed"]
+    assert sent[1][2]["snapshot_type"] == "Full"
     assert (image / DISK).read_text() == "disk of one"
 
 
-def test_clones_are_loaded_and_resumed_beside_their_origin(bench: Bench) -> None:
+def test_clones_are_loaded_and_resumed_while_their_origin_runs(bench: Bench) -> None:
     machine_directory, image = bench.boot("one"), bench.machine_directory("image")
     bench.driver.save(machine_directory, image)
     clones = [bench.load(image, name) for name in ("two", "three")]
@@ -149,7 +149,7 @@ def test_clones_are_loaded_and_resumed_beside_their_origin(bench: Bench) -> None
             client.ping()
 
 
-def test_a_snapshot_that_fails_leaves_the_machine_running(bench: Bench) -> None:
+def test_a_failed_snapshot_leaves_the_machine_running(bench: Bench) -> None:
     machine_directory = bench.boot("one")
     with pytest.raises(BackendFailed, match=r"No such file or directory \(HTTP status 400\)"):
         bench.driver.save(machine_directory, bench.directory / "nowhere")
@@ -159,7 +159,7 @@ def test_a_snapshot_that_fails_leaves_the_machine_running(bench: Bench) -> None:
     ]
 
 
-def test_a_machine_that_was_left_paused_goes_on(bench: Bench) -> None:
+def test_a_machine_that_was_left_paused_is_resumed(bench: Bench) -> None:
     machine_directory = bench.boot("one")
     api = FirecrackerApi(machine_directory, API_SOCKET)
     api.patch("/vm", {"state": "Paused"})
@@ -190,7 +190,7 @@ def test_a_machine_that_cannot_be_loaded_is_ended(bench: Bench) -> None:
         ("put", "/snapshot/create", {"snapshot_path": "s", "mem_file_path": "m"}, "unavailable"),
     ],
 )
-def test_every_fault_is_told_with_firecrackers_own_words(
+def test_every_fault_is_reported_in_firecrackers_own_words(
     bench: Bench, method: str, path: str, body: dict[str, object], fault: str
 ) -> None:
     machine_directory = bench.machine_directory("one")
@@ -200,7 +200,7 @@ def test_every_fault_is_told_with_firecrackers_own_words(
         getattr(api, method)(path, body)
 
 
-def test_a_firecracker_that_does_not_start_is_told_with_its_own_words(bench: Bench) -> None:
+def test_a_failed_start_of_firecracker_is_reported_in_its_own_words(bench: Bench) -> None:
     bench.program.write_text("#!/bin/sh\necho bad CPU template >&2; exit 1\n")
     with pytest.raises(BackendFailed, match="bad CPU template"):
         bench.boot("one")
@@ -211,19 +211,19 @@ def test_a_firecracker_whose_api_never_answers_is_ended(
 ) -> None:
     bench.program.write_text("#!/bin/sh\nexec sleep 1000\n")
 
-    def start_wholly(command: Sequence[str], notes: Path) -> None:
+    def start_and_wait(command: Sequence[str], notes: Path) -> None:
         start_in_background(command, notes)
         wait_for(lambda: VmProcess.begun(notes) is not None)
 
-    monkeypatch.setattr(firecracker, "start_in_background", start_wholly)
+    monkeypatch.setattr(firecracker, "start_in_background", start_and_wait)
     monkeypatch.setattr(firecracker, "START_TIMEOUT_S", 0.5)
     with pytest.raises(BackendFailed, match="does not answer"):
         bench.boot("one")
     assert not is_running(int((bench.directory / "one/pid").read_text()))
 
 
-def test_a_machine_is_known_before_it_answers_and_no_other_is_taken_for_it(bench: Bench) -> None:
-    """So that whoever is killed meanwhile leaves it where it is found, and no stranger is."""
+def test_a_machine_is_recorded_before_it_answers_and_not_confused_with_another_process(bench: Bench) -> None:
+    """So a killed caller leaves a machine that is found, and no other process is taken for it."""
     bench.program.write_text("#!/bin/sh\nexec sleep 1000\n")
     machine_directory = bench.machine_directory("one")
     start_in_background([os.fspath(bench.program)], machine_directory)
@@ -238,7 +238,7 @@ def test_a_machine_is_known_before_it_answers_and_no_other_is_taken_for_it(bench
     assert VmProcess.noted_in(machine_directory) is None
 
 
-def test_a_fork_that_takes_too_long_is_a_failure_like_others(
+def test_a_start_that_times_out_is_reported_as_a_failure(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def hang(command: Sequence[str], *, timeout_s: float, **_: object) -> None:
@@ -249,14 +249,14 @@ def test_a_fork_that_takes_too_long_is_a_failure_like_others(
         bench.boot("one")
 
 
-def test_a_saved_machine_is_bound_to_the_version_that_saved_it(bench: Bench) -> None:
+def test_the_identity_of_a_driver_includes_its_version(bench: Bench) -> None:
     assert bench.driver.identity() == "Firecracker v1.12.0"
 
 
 # -- the published methods
 
 
-def test_without_the_program_or_kvm_both_methods_say_what_is_missing(
+def test_without_firecracker_or_kvm_both_methods_report_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(firecracker, "CLEAN_ENV", {"PATH": os.fspath(tmp_path)})
@@ -279,7 +279,7 @@ def test_attach_needs_a_pid_and_a_key(given: dict[str, object], tmp_path: Path) 
 
 @pytest.fixture
 def attached(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[EnvironmentManager]:
-    """A machine of someone else's, with programs in place of ssh and scp that stay on the host."""
+    """A machine that was made outside StateFork, with programs that stay on the host instead of ssh and scp."""
     machine_directory = bench.boot("theirs")
     for name, text in {"ssh": 'for last; do :; done; exec sh -c "$last"', "scp": "exec cp -r"}.items():
         (bench.directory / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -313,13 +313,13 @@ def test_an_attached_machine_runs_commands_over_ssh(attached: EnvironmentManager
     assert attached.exec_command("echo out; echo err >&2; exit 4") == (4, "out\n", "err\n")
     assert attached.exec_command(["printf", "%s|", "a b"]) == (0, "a b|", "")
     assert attached.exec_command("echo $$; echo $((1 + 1))")[1].splitlines()[1] == "2"
-    assert attached.exec_command("exit 255")[0] == -1, "by that ssh itself says that it failed"
+    assert attached.exec_command("exit 255")[0] == -1, "with 255, ssh reports its own failure"
 
 
-def test_a_command_on_an_attached_machine_is_ended_where_it_runs(
+def test_a_timeout_ends_a_command_inside_an_attached_machine(
     attached: EnvironmentManager, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In place of ssh there is one that, killed, leaves the command alone, as sshd does."""
+    """The stand-in for ssh leaves the command running when it is killed, as sshd does."""
     (bench.directory / "ssh").write_text('#!/bin/sh\nfor last; do :; done; setsid -w sh -c "$last"\n')
     noted = bench.directory / "noted"
 
@@ -358,7 +358,7 @@ def test_an_attached_machine_is_saved_and_restored_into_a_new_process(
     assert pid == FirecrackerApi(bench.directory / "theirs", API_SOCKET).server_pid()
 
 
-def test_an_attached_machine_is_left_to_its_owner_and_its_history_is_found_again(
+def test_an_attached_machine_is_left_to_its_owner_and_keeps_its_history(
     attached: EnvironmentManager, bench: Bench
 ) -> None:
     saved = attached.snapshot()
@@ -369,7 +369,7 @@ def test_an_attached_machine_is_left_to_its_owner_and_its_history_is_found_again
     assert not list((bench.directory / "checkpoints").iterdir())
 
 
-def test_an_attached_machine_whose_snapshot_was_killed_goes_on_with_the_next_command(
+def test_an_attached_machine_whose_snapshot_was_killed_runs_again_at_the_next_command(
     attached: EnvironmentManager, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = FirecrackerApi(bench.directory / "theirs", API_SOCKET)
@@ -386,7 +386,9 @@ def test_an_attached_machine_whose_snapshot_was_killed_goes_on_with_the_next_com
     assert api.get("/")["state"] == "Running"
 
 
-def test_memory_is_not_saved_where_others_may_change_it(attached: EnvironmentManager, bench: Bench) -> None:
+def test_memory_is_not_saved_to_a_directory_others_can_write(
+    attached: EnvironmentManager, bench: Bench
+) -> None:
     kept = bench.directory / "checkpoints"
     shutil.rmtree(kept)
     kept.symlink_to(bench.machine_directory("elsewhere"))
@@ -402,9 +404,7 @@ def test_memory_is_not_saved_where_others_may_change_it(attached: EnvironmentMan
     attached.core.snapshot()
 
 
-def test_another_process_than_the_one_that_serves_the_socket_is_refused(
-    attached: EnvironmentManager, bench: Bench
-) -> None:
+def test_a_pid_that_does_not_serve_the_socket_is_refused(attached: EnvironmentManager, bench: Bench) -> None:
     with pytest.raises(WrongUse, match="belongs to process"):
         create_env_manager(
             "firecracker_attach",

@@ -1,4 +1,4 @@
-"""Which paths of the host are hidden: from patterns, homes, mounts and what the user says."""
+"""Which paths of the host are hidden, from patterns, homes, mounts and the user's options."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def home(tmp_path: Path) -> Path:
 def chosen(
     home: Path, *, hide: list[str] | None = None, show: list[str] | None = None, start: str = "/srv"
 ) -> set[str]:
-    """What is hidden in a home, by its name there."""
+    """The paths that are hidden in ``home``, relative to it."""
     hidden, _ = choose_hidden(
         HOST,
         start,
@@ -39,24 +39,24 @@ def chosen(
     return {path.removeprefix(f"{home}/") for path in hidden if path.startswith(f"{home}/")}
 
 
-def test_what_a_person_has_is_hidden_and_what_may_come_too(home: Path) -> None:
+def test_private_paths_of_a_person_are_hidden_even_before_they_exist(home: Path) -> None:
     hidden = chosen(home)
     assert {".ssh", ".bash_history", ".zsh_history-1.tmp"} <= hidden
-    assert {".aws", ".config/gcloud"} <= hidden  # not there yet
-    assert ".local" in hidden  # neither is the directory that something would be in
+    assert {".aws", ".config/gcloud"} <= hidden  # they do not exist yet
+    assert ".local" in hidden  # its directory does not exist yet either
     (home / ".local").mkdir()
     assert {".local/share"} == {path for path in chosen(home) if path.startswith(".local")}
     assert not any(path.startswith(".local") for path in chosen(home, show=["~/.local"]))
     assert ".config/gh" not in chosen(home, show=["~/.config/gh"])
 
 
-def test_of_a_system_user_only_what_is_there(tmp_path: Path, home: Path) -> None:
+def test_for_a_system_user_only_existing_paths_are_hidden(tmp_path: Path, home: Path) -> None:
     people, system = Home(os.fspath(home), True), Home(os.fspath(home), False)
     assert expand(["~/.ssh", "~/.aws"], [people]) == {f"{home}/.ssh", f"{home}/.aws"}
     assert expand(["~/.ssh", "~/.aws"], [system]) == {f"{home}/.ssh"}
 
 
-def test_homes_are_those_of_the_users_and_of_the_caller(tmp_path: Path) -> None:
+def test_homes_of_all_users_and_of_the_caller_are_found(tmp_path: Path) -> None:
     for name in ("person", "system", "caller", "linked"):
         (tmp_path / name).mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "linked")
@@ -75,7 +75,7 @@ def test_homes_are_those_of_the_users_and_of_the_caller(tmp_path: Path) -> None:
     assert "/usr/bin" not in homes
 
 
-def test_a_link_is_followed_to_what_its_owner_has(home: Path, tmp_path: Path) -> None:
+def test_a_link_is_followed_and_its_target_hidden(home: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.mkdir()
     (home / ".gnupg").symlink_to(keys)
@@ -83,10 +83,10 @@ def test_a_link_is_followed_to_what_its_owner_has(home: Path, tmp_path: Path) ->
         HOST, "/srv", state_dir="/state", hide=[], show=[], environ={"HOME": os.fspath(home)}
     )
     assert os.fspath(keys) in hidden
-    assert f"{home}/.gnupg" not in hidden  # it leads to an empty directory
+    assert f"{home}/.gnupg" not in hidden  # the link points to an empty directory
 
 
-def test_the_user_adds_and_takes_away(home: Path) -> None:
+def test_the_user_can_add_and_remove_paths(home: Path) -> None:
     (home / "notes").touch()
     assert "notes" in chosen(home, hide=["~/notes"])
     assert "notes" in chosen(home, hide=[f"{home}/n*"])
@@ -95,7 +95,7 @@ def test_the_user_adds_and_takes_away(home: Path) -> None:
     assert chosen(home, show=["/"]) == set()
 
 
-def test_the_configuration_file_changes_the_default_and_options_change_that(home: Path) -> None:
+def test_options_override_the_configuration_file_which_overrides_the_default(home: Path) -> None:
     config = home / "x/waypoint/config.json"
     config.parent.mkdir(parents=True)
     config.write_text(json.dumps({"hide": ["~/notes"], "show": ["~/.ssh"]}))
@@ -106,7 +106,7 @@ def test_the_configuration_file_changes_the_default_and_options_change_that(home
     assert "notes" not in chosen(home, show=["~/notes"])
 
 
-def test_what_the_session_starts_in_is_shown(home: Path) -> None:
+def test_the_start_directory_is_not_hidden(home: Path) -> None:
     hidden, shown = choose_hidden(
         HOST, f"{home}/.ssh/deep", state_dir="/state", hide=[], show=[], environ={"HOME": os.fspath(home)}
     )
@@ -117,18 +117,18 @@ def test_what_the_session_starts_in_is_shown(home: Path) -> None:
 @pytest.mark.parametrize(
     "pattern", ["relative", "", "~user/x", "/a/../b", "/a\0b", "/", "/no/such/place", "/no*such"]
 )
-def test_what_cannot_be_hidden_is_refused(home: Path, pattern: str) -> None:
+def test_an_invalid_pattern_is_refused(home: Path, pattern: str) -> None:
     with pytest.raises(UsageError):
         chosen(home, hide=[pattern])
 
 
-def test_a_part_of_what_is_hidden_cannot_be_shown(home: Path) -> None:
+def test_a_part_of_a_hidden_directory_cannot_be_shown(home: Path) -> None:
     (home / ".ssh/config").touch()
     with pytest.raises(UsageError, match=r"\.ssh is hidden as a whole"):
         chosen(home, show=["~/.ssh/config"])
 
 
-def test_only_the_hosts_root_has_things_to_hide(tmp_path: Path) -> None:
+def test_paths_are_hidden_only_over_the_hosts_root(tmp_path: Path) -> None:
     base = Base(kind=BaseKind.DIRECTORY, path=tmp_path)
     assert choose_hidden(base, "/", state_dir="/state", hide=[], show=[], environ={}) == ((), ())
     with pytest.raises(UsageError, match="the base is another"):
@@ -139,7 +139,7 @@ def test_paths_below_hidden_ones_are_left_out() -> None:
     assert whiteouts.outermost(["/a/b", "/a", "/a-b", "/ab/c", "/a/b/c"]) == ["/a", "/a-b", "/ab/c"]
 
 
-def test_of_a_shadow_file_only_the_passwords_go() -> None:
+def test_only_the_passwords_of_a_shadow_file_are_removed() -> None:
     lines = (
         b"root:$y$j9T$x$y:1:0:99999:7:::\n",
         b"daemon:*:1::::::\n",
@@ -156,7 +156,7 @@ def test_of_a_shadow_file_only_the_passwords_go() -> None:
     ]
 
 
-def test_of_npms_settings_only_what_is_secret_goes() -> None:
+def test_only_the_secrets_of_npms_settings_are_removed() -> None:
     kept = (b"fund=false\n", b"registry=https://npm.example/\n", b"; a comment\n", b"\n")
     secret = (
         b"//npm.example/:_authToken=abc\n",
@@ -168,7 +168,7 @@ def test_of_npms_settings_only_what_is_secret_goes() -> None:
     assert [whiteouts._without_npm_secret(line) for line in secret] == [b""] * len(secret)
 
 
-def test_the_documented_list_is_the_one_in_force() -> None:
+def test_the_documented_list_matches_the_code() -> None:
     text = (Path(__file__).parents[2] / "docs/sharing.md").read_text()
     documented = {}
     for line in text.splitlines():

@@ -29,13 +29,13 @@ def test_the_repository_is_the_name_without_its_tag(image: str, repository: str)
         (["--publish", "[::1]:8000:80"], ["--publish", "[::1]::80"]),
     ],
 )
-def test_forks_do_not_take_a_port_of_the_host(arguments: list[str], freed: list[str]) -> None:
+def test_forks_publish_no_port_of_the_host(arguments: list[str], freed: list[str]) -> None:
     assert takes_host_ports(arguments)
     assert without_host_ports(arguments) == freed
     assert not takes_host_ports(freed)
 
 
-def test_ports_that_the_engine_chooses_are_left_alone() -> None:
+def test_ports_chosen_by_the_engine_are_left_alone() -> None:
     arguments = ["--pid=host", "-p", "80", "--privileged", "-e", "-p"]
     assert without_host_ports(arguments) == arguments
     assert published(["-p", "80", "--publish=81:82"]) == ["80", "81:82"]

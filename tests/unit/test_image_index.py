@@ -1,4 +1,4 @@
-"""What an image store's own index says of images, names and layers."""
+"""Reading an image store's own index of images, names and layers."""
 
 import json
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 from waypoint.kernel.bases.image_index import read_index
 
 
-def test_a_store_that_was_never_used_holds_nothing(tmp_path: Path) -> None:
+def test_an_unused_store_is_empty(tmp_path: Path) -> None:
     index = read_index(tmp_path, "btrfs")
     assert (index.names, index.layers, index.needed(["any"])) == ({}, {}, set())
 
 
-def test_an_image_needs_what_it_was_built_on(tmp_path: Path) -> None:
+def test_an_image_needs_the_images_it_was_built_on(tmp_path: Path) -> None:
     images = [
         {"id": "from", "names": ["from:1"], "layer": "lower"},
-        {"id": "step", "names": None, "layer": "lower"},  # of an instruction that changes no file
+        {"id": "step", "names": None, "layer": "lower"},  # from an instruction that changes no file
         {"id": "built", "names": ["built:1", "built:2"], "layer": "upper"},
         {"id": "other", "layer": "beside"},
         {"id": "empty", "layer": ""},

@@ -1,4 +1,4 @@
-"""Names of bases are references as Dockerfiles write them; however one is written, it means one base."""
+"""Names of bases are references as in Dockerfiles; all forms of a name mean the same base."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_a_name_has_one_full_and_one_short_form(written: str, full: str, short: 
         "host",
     ],
 )
-def test_what_cannot_be_a_name_is_refused(written: str) -> None:
+def test_an_invalid_image_name_is_refused(written: str) -> None:
     with pytest.raises(UsageError, match="cannot be the name of a base"):
         full_name(written)
 
@@ -59,6 +59,6 @@ def test_what_cannot_be_a_name_is_refused(written: str) -> None:
         ("…", "localhost/base:latest"),
     ],
 )
-def test_what_is_built_here_has_a_name_that_no_registry_has(directory: str, name: str) -> None:
+def test_an_image_built_here_has_a_localhost_name(directory: str, name: str) -> None:
     assert local_name(directory) == name
     assert full_name(name) == name

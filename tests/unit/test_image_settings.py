@@ -1,4 +1,4 @@
-"""What an image says about its use, and what a session over it makes of that."""
+"""The settings of an image, and what a session over the image makes of them."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_configuration_is_read_as_docker_writes_it() -> None:
+def test_a_configuration_in_dockers_format_is_read() -> None:
     config = parse_config(DOCKER)
     assert config.env == {"PATH": "/opt/bin:/bin", "GREETING": "a=b", "PAGER": "less", "EMPTY": ""}
     assert (config.user, config.workdir, config.shell) == ("app", "/srv", ("/bin/dash", "-c"))
@@ -46,29 +46,29 @@ def test_each_part_may_be_missing_or_null() -> None:
     assert parse_config(dict.fromkeys(DOCKER)) == ImageConfig()
 
 
-def test_a_session_takes_what_the_image_says(root: Path) -> None:
+def test_a_session_uses_the_settings_of_the_image(root: Path) -> None:
     settings = with_image(SessionSettings(), parse_config(DOCKER), root)
     assert (settings.user, settings.shell) == ("app", "/bin/dash")
     assert settings.env == {
-        "PATH": "/opt/bin:/bin:/.waypoint/bin",  # waypoint-here is found in any image
+        "PATH": "/opt/bin:/bin:/.waypoint/bin",  # so that waypoint-here is found in any image
         "GREETING": "a=b",
         "EMPTY": "",
         COMMAND_VARIABLE: "'/run me' --fast",
-    }  # and PAGER stays as it is for those whom nobody watches
+    }  # and PAGER is left alone in a session without a person
 
 
-def test_a_person_gets_all_of_it(root: Path) -> None:
+def test_a_session_for_a_person_also_gets_the_pager(root: Path) -> None:
     assert with_image(SessionSettings(attended=True), parse_config(DOCKER), root).env["PAGER"] == "less"
 
 
-def test_what_the_user_says_wins(root: Path) -> None:
+def test_the_users_options_override_the_image(root: Path) -> None:
     asked = SessionSettings(user="root", shell="bash", env={"GREETING": "hi", "PATH": "/bin"})
     settings = with_image(asked, parse_config(DOCKER), root)
     assert (settings.user, settings.shell) == ("root", "bash")
     assert (settings.env["GREETING"], settings.env["PATH"]) == ("hi", "/bin")
 
 
-def test_a_shell_that_cannot_have_a_terminal_is_not_taken(root: Path) -> None:
+def test_a_shell_of_the_image_without_terminal_support_is_not_used(root: Path) -> None:
     for shell in (("/bin/python3", "-c"), ("/bin/none", "-c"), ("powershell", "-command")):
         assert with_image(SessionSettings(), ImageConfig(shell=shell), root).shell is None
 
@@ -88,7 +88,7 @@ def test_a_group_of_the_image_is_found_by_its_name(root: Path) -> None:
         b'time="now" level=error msg="Failed to remove paths: map[:/sys/fs/cgroup/x]"\n',
     ],
 )
-def test_what_is_logged_of_things_that_we_remove_ourselves_is_not_shown(noise: bytes) -> None:
+def test_log_lines_about_files_we_remove_ourselves_are_not_shown(noise: bytes) -> None:
     shown: list[bytes] = []
     write = WithoutNoise(shown.append)
     for chunk in (
@@ -102,6 +102,6 @@ def test_what_is_logged_of_things_that_we_remove_ourselves_is_not_shown(noise: b
     ):
         write(chunk)
     assert b"".join(shown) == b'STEP 1\nworking...time="x"\nend'
-    assert b"working..." in b"".join(shown[:3])  # as it comes
+    assert b"working..." in b"".join(shown[:3])  # before the line is complete
     write(b'\ntime="now" level=warning msg="missing argument"\n')
     assert shown[-1].endswith(b'msg="missing argument"\n')

@@ -1,4 +1,4 @@
-"""Who holds a directory or a lock is found, by asking the kernel."""
+"""The kernel is asked which processes use a directory or hold a lock."""
 
 import os
 import subprocess
@@ -36,7 +36,7 @@ def test_a_process_below_a_directory_is_found(tmp_path: Path, way: str) -> None:
     assert processes_below([os.fspath(tmp_path)]) == []
 
 
-def test_a_name_that_only_begins_the_same_is_another_directory(tmp_path: Path) -> None:
+def test_a_directory_whose_name_only_begins_the_same_does_not_count(tmp_path: Path) -> None:
     (tmp_path / "ab").mkdir()
     with subprocess.Popen(["cat"], cwd=tmp_path / "ab", stdin=subprocess.PIPE) as process:
         assert processes_below([f"{tmp_path}/a"]) == []
@@ -51,7 +51,7 @@ def test_the_holder_of_a_lock_is_found(tmp_path: Path) -> None:
     assert lock_holders(path) == []
 
 
-def test_a_process_that_is_gone_has_no_name() -> None:
+def test_a_process_that_has_ended_has_no_name() -> None:
     with subprocess.Popen(["true"]) as process:
         pass
     assert process_name(process.pid) == ""
@@ -62,7 +62,7 @@ def test_a_process_that_is_gone_has_no_name() -> None:
     [
         ("echo hi; for i in 1 2; do echo $i; done", True),
         ("cat <<EOF\nunclosed ( ' text\nEOF", True),
-        ("echo !(a|b)", True),  # a session may have switched these patterns on
+        ("echo !(a|b)", True),  # a session may have enabled these patterns
         ("", True),
         ("if true; then", False),
         ("echo 'unclosed", False),
@@ -70,5 +70,5 @@ def test_a_process_that_is_gone_has_no_name() -> None:
         ("a &&", False),
     ],
 )
-def test_bash_is_asked_whether_a_line_is_one(line: str, is_fine: bool) -> None:
+def test_bash_checks_the_syntax_of_a_line(line: str, is_fine: bool) -> None:
     assert (SyntaxCheck(line).complaint() == "") is is_fine

@@ -1,4 +1,4 @@
-"""Words become what a keyboard sends; whatever is not a key is typed as it is."""
+"""Names of keys become what a keyboard sends; all other words are typed as they are."""
 
 import pytest
 from hypothesis import given, settings
@@ -30,7 +30,7 @@ from waypoint.shell.keys import KEYS, encode_keys, key_names
         ("F12", b"\x1b[24~"),
     ],
 )
-def test_keys_by_name(word: str, sent: bytes) -> None:
+def test_keys_are_found_by_name(word: str, sent: bytes) -> None:
     assert encode_keys([word]) == sent
 
 
@@ -70,12 +70,12 @@ def test_keys_by_name(word: str, sent: bytes) -> None:
         ("M-BTab", b"\x1b\x1b[Z"),
     ],
 )
-def test_modifiers_are_those_of_xterm(word: str, sent: bytes) -> None:
+def test_modifiers_are_encoded_as_in_xterm(word: str, sent: bytes) -> None:
     assert encode_keys([word]) == sent
 
 
 @pytest.mark.parametrize("mode", [False, True])
-def test_arrows_follow_the_mode_that_the_program_asked_for(mode: bool) -> None:
+def test_arrow_keys_follow_the_mode_the_program_asked_for(mode: bool) -> None:
     lead = b"\x1bO" if mode else b"\x1b["
     for word, letter in (
         ("Up", b"A"),
@@ -94,16 +94,16 @@ def test_arrows_follow_the_mode_that_the_program_asked_for(mode: bool) -> None:
     "word",
     ["", "ls -l", "enter", "ENTER", "C-Foo", "M-ab", "C-", "^", "^Foo", "C-é", "C-ß", "S-a", "C-1", "F13", "C-M-", "日本", "a\nb"],
 )  # fmt: skip
-def test_all_else_is_typed(word: str) -> None:
+def test_all_other_words_are_typed(word: str) -> None:
     assert encode_keys([word]) == word.encode()
 
 
-def test_words_are_sent_without_anything_between_them() -> None:
+def test_words_are_sent_without_a_separator() -> None:
     assert encode_keys(["echo", "Space", "hi", "Enter"]) == b"echo hi\r"
     assert encode_keys([]) == b""
 
 
-def test_literally_no_word_is_a_key() -> None:
+def test_in_literal_mode_no_word_is_a_key() -> None:
     assert encode_keys(["Enter", "C-c"], literal=True) == b"EnterC-c"
 
 
@@ -114,11 +114,11 @@ def test_any_text_can_be_sent(text: str) -> None:
     encode_keys([text])
 
 
-def test_bytes_of_the_command_line_that_are_not_text_arrive_as_they_were() -> None:
+def test_bytes_that_are_not_utf8_arrive_unchanged() -> None:
     assert encode_keys([b"caf\xe9".decode("utf-8", "surrogateescape")]) == b"caf\xe9"
 
 
-def test_the_help_names_every_key_once() -> None:
+def test_the_help_lists_every_key_once() -> None:
     keys, _, modifiers = key_names().partition("; ")
     assert sorted(keys.replace("/", " ").split()) == sorted(KEYS)
     assert "PageUp/PgUp/PPage" in keys

@@ -1,4 +1,4 @@
-"""What is said of limits that were reached, from the counters of the kernel before and after."""
+"""Reached limits are reported from the kernel's counters before and after a command."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def address(tmp_path: Path) -> BranchAddress:
     return BranchAddress(str(tmp_path), LiveCatalogue(tmp_path / "catalogue.db"), "session", "main")
 
 
-def test_only_what_happened_meanwhile_is_told(address: BranchAddress, tmp_path: Path) -> None:
+def test_only_limits_reached_meanwhile_are_reported(address: BranchAddress, tmp_path: Path) -> None:
     memory, pids = tmp_path / "memory.oom_control", tmp_path / "pids.events"
     memory.write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 4\n")
     pids.write_text("max 0\n")
@@ -50,7 +50,7 @@ def test_a_branch_without_limits_has_no_record(address: BranchAddress, tmp_path:
     ("size", "text"),
     [(256 << 20, "256M"), (3 << 29, "1.5G"), (16 << 20, "16M"), (1 << 40, "1T"), (2048, "2K"), (7, "7")],
 )
-def test_sizes_are_told_as_they_are_asked_for(size: int, text: str) -> None:
+def test_sizes_are_printed_as_users_write_them(size: int, text: str) -> None:
     assert size_text(size) == text
 
 

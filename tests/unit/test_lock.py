@@ -19,7 +19,7 @@ from waypoint.store.lock import (
 )
 
 
-def test_a_second_holder_is_told_busy_by_name(tmp_path: Path) -> None:
+def test_a_second_holder_gets_busy_with_the_name(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with locked(path, what="branch 'main'"), pytest.raises(Busy, match="branch 'main' is busy"):
         with locked(path, what="branch 'main'", wait=False):
@@ -28,14 +28,14 @@ def test_a_second_holder_is_told_busy_by_name(tmp_path: Path) -> None:
         pass
 
 
-def test_shared_holders_go_together_and_keep_an_exclusive_one_out(tmp_path: Path) -> None:
+def test_shared_holders_exclude_an_exclusive_one_but_not_each_other(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with locked(path, what="gate", shared=True), locked(path, what="gate", shared=True, wait=False):
         with pytest.raises(Busy), locked(path, what="gate", wait=False):
             pass
 
 
-def test_a_child_that_inherits_the_lock_keeps_it_after_we_let_go(tmp_path: Path) -> None:
+def test_a_child_that_inherited_the_lock_keeps_it_after_we_release_it(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     with locked(path, what="x") as fd:
         child = subprocess.Popen(
@@ -48,7 +48,7 @@ def test_a_child_that_inherits_the_lock_keeps_it_after_we_let_go(tmp_path: Path)
         pass
 
 
-def test_one_who_waited_for_a_removed_lock_file_takes_the_new_one(tmp_path: Path) -> None:
+def test_whoever_waited_for_a_removed_lock_file_locks_the_new_one(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     got: list[bool] = []
     begun = threading.Event()
@@ -67,7 +67,7 @@ def test_one_who_waited_for_a_removed_lock_file_takes_the_new_one(tmp_path: Path
     assert got == [True]
 
 
-def test_no_two_locks_have_one_name() -> None:
+def test_no_two_locks_share_a_name() -> None:
     names = [
         make(session, branch)
         for session in ("s", "s.a")

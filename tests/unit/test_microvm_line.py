@@ -1,4 +1,4 @@
-"""The host's end of the line into a microVM, against a peer that says what a machine could say."""
+"""The host's end of the connection into a microVM, against a peer that sends what a machine could send."""
 
 import threading
 from _socket import AF_UNIX, SOCK_STREAM
@@ -16,7 +16,7 @@ TIMEOUT_S = 30.0
 
 
 class Machine:
-    """Answers the first words of a caller by what ``answer`` makes of its nonce, then echoes or does nothing."""
+    """A peer that answers a caller's greeting with what ``make`` returns for its nonce, then records what it gets."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,10 +34,9 @@ class Machine:
             self.heard = peer.recv(4096)
             nonce = self.heard[2 : self.heard.index(b"\n")]
             answer = make(nonce)
-            with closing(peer), suppress(OSError):  # the caller may have heard enough
-                for at in range(
-                    0, len(answer), 3
-                ):  # in pieces, so that every word and escape is cut somewhere
+            with closing(peer), suppress(OSError):  # the caller may have closed the connection
+                # in pieces, so that every word and escape is split somewhere
+                for at in range(0, len(answer), 3):
                     peer.sendall(answer[at : at + 3])
                 while data := peer.recv(4096):
                     self.heard += data
@@ -72,7 +71,7 @@ def read_all(line: Line) -> bytes:
     return data
 
 
-def test_only_what_comes_behind_the_own_nonce_is_given_to_the_caller(machine: Machine) -> None:
+def test_a_caller_gets_only_what_follows_its_own_nonce(machine: Machine) -> None:
     stale = b"old data \xdb\xc0Oother\nmore\xc0Eother\n\xc0half\xc0R 1\n"
     line = machine.answer(
         lambda nonce: stale + b"\xc0O" + nonce + b"\nmine \xdb\xdc\xdb\xdd\xdd\xc0E" + nonce + b"\nrest"
@@ -81,11 +80,11 @@ def test_only_what_comes_behind_the_own_nonce_is_given_to_the_caller(machine: Ma
     assert read_all(line) == b"mine \xc0\xdb\xdd"
 
 
-def test_what_is_sent_never_holds_a_flag(machine: Machine) -> None:
+def test_flag_bytes_in_sent_data_are_escaped(machine: Machine) -> None:
     line = machine.answer(lambda nonce: b"\xc0O" + nonce + b"\n\xc0E" + nonce + b"\n")
     line.open(TIMEOUT_S, renew=False)
     line.sendall(b"\xc0\xdb\xdc")
-    assert read_all(line) == b""  # it listens when it has said all
+    assert read_all(line) == b""  # the peer begins to read after it has sent everything
     machine.end()
     assert machine.heard.count(b"\xc0") == 1
     assert machine.heard.endswith(b"\n\xdb\xdc\xdb\xdd\xdc")
@@ -105,19 +104,19 @@ def test_a_caller_waits_until_the_machine_is_renewed(machine: Machine) -> None:
     assert read_all(line) == b"earlylate"
 
 
-def test_init_that_does_not_listen_and_a_machine_that_ends_are_told(machine: Machine) -> None:
+def test_an_init_that_does_not_listen_is_reported(machine: Machine) -> None:
     line = machine.answer(lambda nonce: b"\xc0E" + nonce + b"\n")
     with pytest.raises(Broken, match="does not listen"):
         line.open(TIMEOUT_S, renew=False)
 
 
-def test_a_word_without_end_is_not_collected_for_ever(machine: Machine) -> None:
+def test_an_endless_word_is_given_up(machine: Machine) -> None:
     line = machine.answer(lambda nonce: b"\xc0" + b"x" * 200_000)
     with pytest.raises(Broken, match="protocol of its line"):
         line.open(TIMEOUT_S, renew=False)
 
 
-def test_a_machine_that_says_nothing_is_not_waited_for_longer_than_asked(machine: Machine) -> None:
+def test_waiting_for_a_silent_machine_ends_at_the_timeout(machine: Machine) -> None:
     line = machine.answer(lambda _: b"")
     with pytest.raises(TimeoutError):
         line.open(0.2, renew=False)

@@ -1,4 +1,4 @@
-"""What is mounted, as the kernel writes it."""
+"""Reading what is mounted from the kernel's text."""
 
 from waypoint.kernel.storage.mounts import MountEntry, parse_mounts
 
@@ -12,7 +12,7 @@ MOUNTINFO = (
 )
 
 
-def test_paths_are_read_as_they_are_and_of_two_at_one_place_the_last_counts() -> None:
+def test_escaped_paths_are_decoded_and_the_last_mount_on_a_path_counts() -> None:
     assert parse_mounts(MOUNTINFO) == [
         MountEntry(21, "/", "ext4", "254:0", "/", is_read_only=False, options="rw"),
         MountEntry(30, "/media/Données", "ext4", "8:1", "/", is_read_only=False, options="rw"),

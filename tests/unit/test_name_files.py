@@ -1,4 +1,4 @@
-"""The rules of what may leave a session, and the files by which it finds names."""
+"""The rules for what a session may reach, and the files by which it resolves names."""
 
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -20,7 +20,7 @@ CONFINED = Network(
 
 
 def verdict(network: Network, address: str, port: int, servers: tuple[str, ...] = ()) -> bool:
-    """As the kernel decides: the first rule that matches."""
+    """Decide as the kernel does: the first rule that matches."""
     rules, otherwise = egress_rules(network, [IPv4Address(server) for server in servers])
     for rule in rules:
         if IPv4Address(address) in rule.network and rule.port in (None, port):
@@ -40,7 +40,7 @@ def verdict(network: Network, address: str, port: int, servers: tuple[str, ...] 
         ("127.0.0.54", 53, False),
     ],
 )
-def test_without_a_list_all_but_the_host_itself_and_its_cloud_is_reached(
+def test_without_an_allow_list_all_but_the_host_and_cloud_metadata_is_reached(
     address: str, port: int, permits: bool
 ) -> None:
     assert verdict(NAT, address, port, ("127.0.0.53",)) is permits
@@ -58,11 +58,13 @@ def test_without_a_list_all_but_the_host_itself_and_its_cloud_is_reached(
         ("169.254.169.254", 80, False),
     ],
 )
-def test_with_a_list_nothing_else_is_not_even_name_servers(address: str, port: int, permits: bool) -> None:
+def test_with_an_allow_list_nothing_else_is_reached_not_even_name_servers(
+    address: str, port: int, permits: bool
+) -> None:
     assert verdict(CONFINED, address, port, ("127.0.0.53",)) is permits
 
 
-def test_the_loopback_is_not_reached_whatever_is_allowed_and_a_cloud_only_by_its_address() -> None:
+def test_the_hosts_loopback_is_never_reached_and_cloud_metadata_only_by_address() -> None:
     everything = Allowed(host="0.0.0.0/0", addresses=("0.0.0.0/0",))
     cloud = Allowed(host="169.254.169.254", port=80, addresses=("169.254.169.254",))
     network = Network(mode=NetworkMode.NAT, allowed=(everything,))
@@ -74,7 +76,7 @@ def test_the_loopback_is_not_reached_whatever_is_allowed_and_a_cloud_only_by_its
     assert verdict(network, "192.0.2.1", 81)
 
 
-def test_a_branch_finds_its_own_name_and_what_the_base_knew() -> None:
+def test_a_branch_resolves_its_own_name_and_the_hosts_of_the_base() -> None:
     assert hosts_file("127.0.0.1 localhost\n10.1.1.1 db", NAT) == (
         "127.0.0.1 localhost\n10.1.1.1 db\n127.0.1.1 waypoint\n"
     )
@@ -83,12 +85,12 @@ def test_a_branch_finds_its_own_name_and_what_the_base_knew() -> None:
     assert "127.0.0.1 localhost\n" in (hosts_file(None, NAT) or "")
 
 
-def test_names_that_are_allowed_mean_what_they_meant() -> None:
+def test_allowed_names_keep_their_addresses() -> None:
     lines = (hosts_file("127.0.0.1 localhost waypoint\n", CONFINED) or "").splitlines()
     assert lines == ["127.0.0.1 localhost waypoint", "192.0.2.1 one.example", "192.0.2.2 one.example"]
 
 
-def test_look_ups_go_to_the_nat_and_search_where_the_host_does(tmp_path: Path) -> None:
+def test_names_are_looked_up_at_the_nat_with_the_hosts_search_domains(tmp_path: Path) -> None:
     host = tmp_path / "resolv.conf"
     host.write_text(
         "# made by hand\nnameserver 127.0.0.53\nnameserver fd00::1\nsearch lan example\noptions edns0\n"

@@ -9,7 +9,7 @@ from waypoint.names import parse_name
 
 
 @pytest.mark.parametrize("name", ["a", "0", "Before-fix_2.1", "x" * 64])
-def test_ordinary_names_are_taken_as_they_are(name: str) -> None:
+def test_ordinary_names_are_accepted_unchanged(name: str) -> None:
     assert parse_name("checkpoint", name) == name
 
 

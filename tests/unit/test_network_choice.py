@@ -1,4 +1,4 @@
-"""What a session can reach is settled before anything is made for it."""
+"""The network of a session is chosen before anything is made for it."""
 
 import logging
 import socket
@@ -19,12 +19,14 @@ def has_all() -> None:
     return
 
 
-def test_where_the_host_can_a_session_has_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_by_default_a_session_has_a_network_if_the_host_can_provide_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(network_choice, "require_nat", has_all)
     assert choose_network(None) == Network(mode=NetworkMode.NAT)
 
 
-def test_where_it_cannot_a_session_is_isolated_and_that_is_said_with_the_remedy(
+def test_otherwise_the_session_is_isolated_with_a_warning_and_the_remedy(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(network_choice, "require_nat", lacks_slirp)
@@ -34,14 +36,14 @@ def test_where_it_cannot_a_session_is_isolated_and_that_is_said_with_the_remedy(
     assert "apt-get install slirp4netns" in caplog.text
 
 
-def test_what_was_asked_for_is_never_replaced_by_less(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_requested_network_is_never_replaced_by_less(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_choice, "require_nat", lacks_slirp)
     with pytest.raises(ToolMissing, match="slirp4netns"):
         choose_network(Network(mode=NetworkMode.NAT))
     assert choose_network(Network(mode=NetworkMode.ISOLATED)).mode is NetworkMode.ISOLATED
 
 
-def test_an_allow_list_is_of_nat_only() -> None:
+def test_an_allow_list_is_for_nat_only() -> None:
     with pytest.raises(UsageError, match="isolated"):
         choose_network(Network(mode=NetworkMode.ISOLATED, allowed=()))
 
@@ -56,7 +58,7 @@ def test_an_allow_list_is_of_nat_only() -> None:
         ("two.example", "two.example", ("192.0.2.1", "192.0.2.2")),
     ],
 )
-def test_what_a_name_means_is_recorded(
+def test_the_addresses_of_an_allowed_name_are_recorded(
     monkeypatch: pytest.MonkeyPatch, host: str, kept: str, addresses: tuple[str, ...]
 ) -> None:
     answers = ["192.0.2.1", "192.0.2.2", "192.0.2.1"]
@@ -71,7 +73,7 @@ def test_what_a_name_means_is_recorded(
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "127.9.0.0/16", "0.0.0.0", "two words", "a\nb", "", "1.2.3", "-x", "::1"]
 )
-def test_what_can_never_be_allowed_is_refused(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
+def test_an_invalid_allow_list_entry_is_refused(monkeypatch: pytest.MonkeyPatch, host: str) -> None:
     monkeypatch.setattr(network_choice, "require_nat", has_all)
     with pytest.raises(UsageError):
         choose_network(Network(mode=NetworkMode.NAT, allowed=(Allowed(host=host),)))

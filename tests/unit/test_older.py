@@ -1,4 +1,4 @@
-"""The words of the originals, word for word, and which of ours they mean."""
+"""The words of the originals, word for word, and our words for them."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ from waypoint.config import CHECKPOINT_LITE, WAYPOINT
 from waypoint.errors import UsageError
 
 
-def told(line: str | Sequence[str], program: str = WAYPOINT) -> Translation:
-    """The translation, on a host with one session S."""
+def translated(line: str | Sequence[str], program: str = WAYPOINT) -> Translation:
+    """Translate the line on a host with one session S."""
     words = line.split() if isinstance(line, str) else line
     return translate(words, program=program, verbs=VERBS, is_session=lambda word: word in ("S", "S:f"))
 
@@ -42,8 +42,8 @@ def told(line: str | Sequence[str], program: str = WAYPOINT) -> Translation:
         ("restore S --branch b c", "restore S:b c"),
     ],
 )
-def test_words_of_the_originals_are_translated_into_ours(older: str, ours: str) -> None:
-    translation = told(older)
+def test_the_words_of_the_originals_are_translated_into_ours(older: str, ours: str) -> None:
+    translation = translated(older)
     assert " ".join(translation.words) == ours
     assert translation.is_older == (older != "-v")
 
@@ -77,8 +77,8 @@ def test_words_of_the_originals_are_translated_into_ours(older: str, ours: str) 
         "",
     ],
 )
-def test_what_is_ours_stays_as_it_is(line: str) -> None:
-    translation = told(line)
+def test_our_own_words_are_not_changed(line: str) -> None:
+    translation = translated(line)
     assert (translation.words, translation.is_older, translation.reword) == (line.split(), False, None)
 
 
@@ -110,10 +110,10 @@ def test_what_is_ours_stays_as_it_is(line: str) -> None:
         (["fork-exec", "S", "f", "--", "a"], "S:f", "a", []),
     ],
 )
-def test_an_older_exec_is_a_line_for_the_shell(
+def test_an_older_exec_becomes_one_line_for_the_shell(
     older: list[str], target: str, command: str, options: list[str]
 ) -> None:
-    translation = told(older)
+    translation = translated(older)
     assert translation.words == ["exec", target, *options, "--", command]
     assert translation.is_older
     if older[0] in ("exec", "fork-exec"):
@@ -149,13 +149,13 @@ def test_our_plain_exec_is_not_older() -> None:
 )
 def test_what_the_originals_refuse_is_refused(line: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        told(line)
+        translated(line)
     assert parse_exec(line.split()) is None
 
 
-def test_names_that_the_originals_reserve_reach_the_one_that_refuses_them() -> None:
-    assert told(["create", "S", ""]).words == ["snapshot", "S", ""]
-    assert told("create S current").words == ["snapshot", "S", "current"]
+def test_reserved_names_are_passed_on_to_the_code_that_refuses_them() -> None:
+    assert translated(["create", "S", ""]).words == ["snapshot", "S", ""]
+    assert translated("create S current").words == ["snapshot", "S", "current"]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_names_that_the_originals_reserve_reach_the_one_that_refuses_them() -> N
 def test_the_answer_is_in_the_words_of_the_originals(
     line: str, document: dict[str, object], text: str, said: str
 ) -> None:
-    reword = told(line).reword
+    reword = translated(line).reword
     assert reword is not None
     assert reword(document, text) == said
 
@@ -196,10 +196,10 @@ def test_the_answer_is_in_the_words_of_the_originals(
         ("S cd /app", "exec S -- cd /app", None, None),
     ],
 )
-def test_checkpoint_lite_speaks_for_itself(
+def test_checkpoint_lite_has_its_own_words_and_answers(
     line: str, ours: str, document: dict[str, object] | None, said: str | None
 ) -> None:
-    translation = told(line, CHECKPOINT_LITE)
+    translation = translated(line, CHECKPOINT_LITE)
     assert " ".join(translation.words) == ours
     assert translation.is_older
     if document is not None:
@@ -207,12 +207,12 @@ def test_checkpoint_lite_speaks_for_itself(
         assert translation.reword(document, "") == said
 
 
-def test_an_unknown_word_is_told_by_each_program_in_its_own_way() -> None:
+def test_each_program_reports_an_unknown_word_in_its_own_way() -> None:
     with pytest.raises(UnknownCommand, match=r"^Unknown command: nosuch$"):
-        told("nosuch S", CHECKPOINT_LITE)
-    assert told("nosuch S").words == ["nosuch", "S"]  # our grammar tells which verbs there are
+        translated("nosuch S", CHECKPOINT_LITE)
+    assert translated("nosuch S").words == ["nosuch", "S"]  # our grammar reports the known verbs
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: " ".join(form.words))
 def test_every_form_of_the_list_is_older(form: Form) -> None:
-    assert told(form.words, form.program).words != list(form.words) or form.words[0] == "cp"
+    assert translated(form.words, form.program).words != list(form.words) or form.words[0] == "cp"

@@ -12,16 +12,16 @@ def verbs_of(parser: argparse.ArgumentParser) -> set[str]:
     return set(choices)
 
 
-def test_the_grammar_has_the_verbs_of_the_table() -> None:
+def test_the_grammar_has_exactly_the_verbs_of_the_table() -> None:
     assert verbs_of(grammar()) == VERBS
 
 
 @pytest.mark.parametrize("verb", sorted(VERBS))
-def test_a_verb_is_found_when_it_alone_is_typed(verb: str) -> None:
+def test_a_verb_is_found_without_building_the_full_grammar(verb: str) -> None:
     assert verb in verbs_of(grammar("waypoint", verb))
 
 
-def test_a_mistyped_verb_is_told_which_may_be_meant(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistyped_verb_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse(["snapshto", "demo"])
     assert "do you mean snapshot?" in capsys.readouterr().err

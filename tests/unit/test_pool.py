@@ -1,4 +1,4 @@
-"""What the pool's record promises, without root."""
+"""The record of the pool, as far as it can be tested without root."""
 
 import json
 from pathlib import Path
@@ -18,10 +18,10 @@ def directory_pool(state_dir: Path) -> Pool:
     return pool
 
 
-def test_a_state_directory_without_a_pool_names_the_next_move(tmp_path: Path) -> None:
-    for place in (tmp_path, tmp_path / "missing"):
+def test_without_a_pool_the_hint_is_setup(tmp_path: Path) -> None:
+    for state_dir in (tmp_path, tmp_path / "missing"):
         with pytest.raises(PoolNotReady) as caught:
-            open_pool(place)
+            open_pool(state_dir)
         assert caught.value.hint == "run: waypoint setup"
 
 
@@ -52,18 +52,18 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
         '{"version": 2, "kind": "directory"}',
     ],
 )
-def test_a_record_that_makes_no_sense_is_refused_by_name(tmp_path: Path, text: str) -> None:
+def test_an_invalid_record_is_refused_by_name(tmp_path: Path, text: str) -> None:
     record_path(tmp_path).write_text(text)
     with pytest.raises(StoreError, match=r"pool\.json"):
         open_pool(tmp_path)
 
 
-def test_the_record_says_its_format(tmp_path: Path) -> None:
+def test_the_record_contains_its_format_version(tmp_path: Path) -> None:
     directory_pool(tmp_path)
     assert json.loads(record_path(tmp_path).read_text())["version"] == 1
 
 
-def test_a_directory_pool_opens_and_tells_its_space(tmp_path: Path) -> None:
+def test_a_directory_pool_opens_and_reports_its_space(tmp_path: Path) -> None:
     pool = directory_pool(tmp_path)
     assert open_pool(tmp_path) == pool
     assert not pool.is_btrfs
@@ -74,18 +74,18 @@ def test_a_directory_pool_opens_and_tells_its_space(tmp_path: Path) -> None:
     assert open_pool(tmp_path) == pool
 
 
-def test_a_directory_pool_that_was_removed_is_not_made_up_again(tmp_path: Path) -> None:
+def test_a_removed_directory_pool_is_not_made_again(tmp_path: Path) -> None:
     directory_pool(tmp_path).root.rmdir()
     with pytest.raises(StoreError, match="no longer exists"):
         open_pool(tmp_path)
 
 
-def test_a_directory_pool_has_no_size_to_change(tmp_path: Path) -> None:
+def test_a_directory_pool_cannot_be_resized(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no size of its own"):
         resize_pool(directory_pool(tmp_path), 1 << 40)
 
 
-def test_a_loop_pool_whose_file_is_gone_is_told_so(tmp_path: Path) -> None:
+def test_a_missing_file_of_a_loop_pool_is_reported(tmp_path: Path) -> None:
     write_record(Pool(state_dir=tmp_path, kind=PoolKind.LOOP, size_bytes=1 << 30))
     with pytest.raises(StoreError, match=r"pool\.img no longer exists"):
         open_pool(tmp_path)
@@ -99,7 +99,7 @@ def test_making_a_pool_needs_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not (tmp_path / "state").exists()
 
 
-def test_a_sparse_file_takes_no_space_and_holds_no_btrfs(tmp_path: Path) -> None:
+def test_a_sparse_file_takes_no_space_and_contains_no_btrfs(tmp_path: Path) -> None:
     path = tmp_path / "sparse"
     make_sparse_file(path, 1 << 30)
     assert path.stat().st_size == 1 << 30
@@ -108,7 +108,7 @@ def test_a_sparse_file_takes_no_space_and_holds_no_btrfs(tmp_path: Path) -> None
     assert read_superblock(path) is None
 
 
-def test_a_file_too_short_for_a_superblock_holds_no_btrfs(tmp_path: Path) -> None:
+def test_a_file_too_short_for_a_superblock_contains_no_btrfs(tmp_path: Path) -> None:
     (tmp_path / "short").write_bytes(b"x")
     assert read_superblock(tmp_path / "short") is None
 

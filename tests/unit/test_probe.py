@@ -16,7 +16,7 @@ def by_name(abilities: list[Ability]) -> dict[str, Ability]:
 
 
 def working_criu(tmp_path: Path, status: int = 0, version: str = "4.2.1") -> CriuBuild:
-    """A stand-in whose ``check`` ends with ``status``."""
+    """A stand-in for CRIU whose ``check`` ends with ``status``."""
     program = tmp_path / f"criu-{status}"
     program.write_text(f"#!/bin/sh\nexit {status}\n")
     program.chmod(0o755)
@@ -43,7 +43,7 @@ def test_without_criu_nothing_can_be_checkpointed(tmp_path: Path) -> None:
     ("status", "version", "found", "told"),
     [(0, "4.2.1", True, "4.2.1"), (1, "4.2.1", False, "check fails"), (0, "3.17.1", False, "too old")],
 )
-def test_criu_counts_only_if_it_is_new_enough_and_its_check_passes(
+def test_criu_counts_only_if_new_enough_and_its_check_passes(
     tmp_path: Path, status: int, version: str, found: bool, told: str
 ) -> None:
     ability = by_name(probe_host(working_criu(tmp_path, status, version), tmp_path))["CRIU"]
@@ -52,7 +52,7 @@ def test_criu_counts_only_if_it_is_new_enough_and_its_check_passes(
 
 
 @pytest.mark.parametrize(("found", "detail"), [(True, "libvterm.so.0"), (False, "not installed")])
-def test_the_library_behind_screens_is_looked_for_and_optional(
+def test_the_screen_library_is_probed_and_optional(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: bool, detail: str
 ) -> None:
     load = ctypes.CDLL
@@ -70,7 +70,7 @@ def test_the_library_behind_screens_is_looked_for_and_optional(
     assert ability.remedy == "apt-get install libvterm0"
 
 
-def test_a_missing_option_does_not_stop_checkpoints_but_a_missing_need_does() -> None:
+def test_a_missing_optional_ability_allows_checkpoints_but_a_missing_required_one_does_not() -> None:
     def ability(*, found: bool, required: bool) -> Ability:
         return Ability(name="x", found=found, required=required, detail="d", why="w", remedy="r")
 
@@ -78,7 +78,7 @@ def test_a_missing_option_does_not_stop_checkpoints_but_a_missing_need_does() ->
     assert not can_checkpoint([ability(found=False, required=True)])
 
 
-def test_a_host_without_cgroup_v2_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_cgroup_v2_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere() -> Path:
         raise AbilityMissing("cgroup v2 is not mounted")
 
@@ -89,7 +89,7 @@ def test_a_host_without_cgroup_v2_is_told_so(tmp_path: Path, monkeypatch: pytest
         assert abilities[name].detail == "cgroup v2 is not mounted"
 
 
-def test_files_are_looked_for_in_a_cgroup_that_is_gone_afterwards(
+def test_the_probe_uses_a_temporary_cgroup_and_removes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "find_cgroup2", lambda: tmp_path)
@@ -104,6 +104,6 @@ def test_the_state_directory_need_not_exist_yet(tmp_path: Path) -> None:
     assert not (tmp_path / "not").exists()
 
 
-def test_a_full_disk_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "MIN_FREE_BYTES", 1 << 60)
     assert not by_name(probe_host(None, tmp_path))["free space"].found

@@ -12,7 +12,7 @@ values = st.one_of(st.integers(min_value=0, max_value=2**64 - 1), st.binary(max_
 
 @settings(deadline=None)
 @given(st.dictionaries(numbers, values))
-def test_what_is_encoded_is_decoded(fields: dict[int, int | bytes]) -> None:
+def test_encoded_messages_are_decoded_unchanged(fields: dict[int, int | bytes]) -> None:
     assert decode(encode(list(fields.items()))) == fields
 
 
@@ -30,7 +30,7 @@ def test_a_truncated_message_is_an_error_or_has_fewer_fields(
     assert set(decoded) < set(fields)
 
 
-def test_known_bytes() -> None:
+def test_known_messages_have_known_bytes() -> None:
     assert encode([(1, 150), (2, "testing"), (3, True)]) == b"\x08\x96\x01\x12\x07testing\x18\x01"
     assert decode(b"\x0d\x01\x02\x03\x04\x11\x01\x02\x03\x04\x05\x06\x07\x08") == {
         1: b"\x01\x02\x03\x04",

@@ -37,7 +37,7 @@ def frame(kind: int, payload: bytes) -> bytes:
     ),
     st.integers(min_value=1, max_value=50),
 )
-def test_frames_come_out_whole_however_the_stream_is_cut(sent: list[tuple[int, bytes]], size: int) -> None:
+def test_frames_are_complete_however_the_stream_is_split(sent: list[tuple[int, bytes]], size: int) -> None:
     stream = b"".join(frame(kind, payload) for kind, payload in sent)
     reader = FrameReader()
     received = []
@@ -49,14 +49,14 @@ def test_frames_come_out_whole_however_the_stream_is_cut(sent: list[tuple[int, b
 
 
 @pytest.mark.parametrize("raw", [b"\0\0\0\0", struct.pack("<I", 1 << 30), frame(0x7F, b"")])
-def test_what_the_protocol_does_not_allow_is_an_error(raw: bytes) -> None:
+def test_invalid_frames_are_an_error(raw: bytes) -> None:
     reader = FrameReader()
     reader.feed(raw)
     with pytest.raises(ProtocolError):
         reader.next_frame()
 
 
-def test_requests_have_the_documented_bytes() -> None:
+def test_requests_are_encoded_as_documented() -> None:
     assert encode_run("main", b"true") == frame(0x02, b"\4\0\0\0main\1\4\0\0\0true")
     assert encode_follow(7, 9) == frame(0x03, struct.pack("<IQQ", 7, 9, 0))
     assert encode_spawn(

@@ -1,4 +1,4 @@
-"""Reading apt's sources, and what provisioning answers when the host lacks something."""
+"""Reading apt's sources, and the errors of provisioning when the host lacks something."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ def say_nothing(_: str) -> None:
 
 
 class TestDeb822:
-    def test_a_comment_between_two_fields_is_no_part_of_either(self) -> None:
+    def test_a_comment_between_two_fields_is_ignored(self) -> None:
         first = parse_deb822(DEB822)[0]
         assert first == AptSource(
             uri="http://mirror.example/debian",
@@ -59,13 +59,13 @@ class TestDeb822:
             signed_by=KEYRING,
         )
 
-    def test_switched_off_and_source_only_paragraphs_give_nothing(self) -> None:
+    def test_disabled_and_source_only_paragraphs_give_no_sources(self) -> None:
         assert [source.uri for source in parse_deb822(DEB822)] == [
             "http://mirror.example/debian",
             "http://mirror.example/debian-security",
         ]
 
-    def test_a_key_block_written_into_the_file_is_kept_line_by_line(self) -> None:
+    def test_an_inline_key_block_is_kept_line_by_line(self) -> None:
         text = (
             "types: deb\nuris: http://m.example/debian\nsuites: bookworm\ncomponents: main\n"
             "signed-by:\n -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mQINBF\n -----END PGP PUBLIC KEY BLOCK-----\n"
@@ -84,7 +84,7 @@ class TestDeb822:
     @pytest.mark.parametrize(
         "text", ["", "\n\n\n", "no colon here\n", " continuation of nothing\n", "Types:\n"]
     )
-    def test_text_that_makes_no_sense_gives_nothing(self, text: str) -> None:
+    def test_invalid_text_gives_no_sources(self, text: str) -> None:
         assert parse_deb822(text) == []
 
 
@@ -112,7 +112,7 @@ class TestOneLine:
             "nonsense",
         ],
     )
-    def test_other_lines_give_nothing(self, line: str) -> None:
+    def test_other_lines_give_no_sources(self, line: str) -> None:
         assert parse_one_line(line) == []
 
 
@@ -152,7 +152,7 @@ class TestChoice:
         ]
         assert debian_archives(sources, "bookworm") == []
 
-    def test_a_host_that_follows_stable_by_name_is_served(self) -> None:
+    def test_the_suite_stable_counts_as_the_release(self) -> None:
         assert debian_archives([self.source("http://m.example/debian", suite="stable")], "bookworm")
 
 
@@ -181,7 +181,7 @@ class TestPrefix:
         assert provision_criu(tmp_path, say_nothing) == build
 
     @pytest.mark.parametrize("text", ["", "{}", "[]", '{"command": ["/nonexistent"], "version": "4.2"}'])
-    def test_a_manifest_that_makes_no_sense_is_no_criu(self, tmp_path: Path, text: str) -> None:
+    def test_an_invalid_manifest_is_ignored(self, tmp_path: Path, text: str) -> None:
         (tmp_path / provision.MANIFEST).write_text(text)
         assert find_prefix_criu(tmp_path) is None
 
@@ -194,7 +194,7 @@ class TestPrefix:
         assert "waypoint setup" in caught.value.hint
         assert sorted(path.name for path in tmp_path.iterdir()) == ["criu.lock"]
 
-    def test_a_mirror_that_does_not_answer_is_an_error_with_a_hint_and_leaves_nothing(
+    def test_an_empty_mirror_is_an_error_with_a_hint_and_leaves_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "apt").mkdir()
@@ -210,12 +210,14 @@ class TestPrefix:
         assert said[-2:] == ["criu: downloading from Debian forky", "criu: downloading from Debian sid"]
         assert not list(tmp_path.glob("criu*/")), "no directory is left"
 
-    def test_an_unknown_machine_is_told_so(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unknown_machine_type_is_an_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr("platform.machine", lambda: "vax")
         with pytest.raises(AbilityMissing, match="vax"):
             provision_criu(tmp_path / "criu", say_nothing)
 
-    def test_the_loader_of_the_prefix_is_used_and_never_one_outside_of_it(self, tmp_path: Path) -> None:
+    def test_only_a_loader_inside_the_prefix_is_used(self, tmp_path: Path) -> None:
         libraries = tmp_path / "usr/lib/x86_64-linux-gnu"
         libraries.mkdir(parents=True)
         (tmp_path / "usr/lib64").mkdir()
@@ -237,5 +239,5 @@ class TestPrefix:
     ("kernel", "minimum"),
     [("5.15.0-91-generic", (4, 1)), ("6.15.9", (4, 1)), ("6.16.0-rc1", (4, 2)), ("7.0", (4, 2))],
 )
-def test_how_new_criu_must_be_depends_on_the_kernel(kernel: str, minimum: tuple[int, ...]) -> None:
+def test_the_required_version_of_criu_depends_on_the_kernel(kernel: str, minimum: tuple[int, ...]) -> None:
     assert minimum_version(kernel) == minimum

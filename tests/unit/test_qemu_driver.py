@@ -1,4 +1,4 @@
-"""The QEMU driver against a monitor that answers as QEMU does in moments that are too short to be caught for real."""
+"""The QEMU driver against a monitor that answers as QEMU does in moments too short to catch with a real one."""
 
 import json
 import shutil
@@ -15,13 +15,13 @@ from statefork.backends.microvm.qemu import QemuDriver
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="qemu-"))  # short: a socket's path must be
+    path = Path(tempfile.mkdtemp(prefix="qemu-"))  # short, because the path of a socket must be
     yield path
     shutil.rmtree(path)
 
 
-def test_a_machine_goes_on_only_when_qemu_has_finished_with_its_state(directory: Path) -> None:
-    """It says that the state is written a moment before it allows the machine to go on, and then refuses that."""
+def test_a_machine_continues_only_after_qemu_has_finished_saving(directory: Path) -> None:
+    """QEMU reports the state as written a moment before it lets the machine continue, and refuses "cont" until then."""
     statuses = ["finish-migrate", "finish-migrate", "postmigrate"]
     said: list[str] = []
     with socket.socket(socket.AF_UNIX) as listener:

@@ -1,4 +1,4 @@
-"""Screens as text, colours, web page and picture, and as bytes that bring them to another terminal."""
+"""Screens as text, coloured text, web page and picture, and as bytes that redraw them on another terminal."""
 
 import builtins
 import html.parser
@@ -22,12 +22,12 @@ COLOURS = b'plain \x1b[1;31mred\x1b[0m \x1b[48;5;20mblue  \x1b[0m\r\n<b>&"\r\n\r
 # --- text ------------------------------------------------------------------------------------------------------
 
 
-def test_text_has_a_line_for_each_row_and_no_spaces_at_the_ends() -> None:
+def test_text_has_a_line_for_each_row_without_trailing_spaces() -> None:
     assert render_text(after(COLOURS, 6, 20)) == 'plain red blue\n<b>&"\n\n    end\n\n'
     assert render_text(after(b"", 3, 5)) == "\n\n"
 
 
-def test_the_scrollback_stands_above() -> None:
+def test_the_scrollback_is_above_the_screen() -> None:
     screen = after(b"1\r\n2\r\n3\r\n4", 2, 5, scrollback=10)
     assert render_text(screen) == "1\n2\n3\n4"
     assert render_ansi(screen) == "1\n2\n3\n4"
@@ -35,7 +35,7 @@ def test_the_scrollback_stands_above() -> None:
     assert picture(screen).height == 2 * picture(replace(screen, scrollback=())).height
 
 
-def test_coloured_text_ends_its_colours_on_each_line() -> None:
+def test_coloured_text_resets_its_colours_on_each_line() -> None:
     assert render_ansi(after(COLOURS, 5, 20)).split("\n") == [
         "plain \x1b[0;1;31mred\x1b[0m \x1b[0;48;5;20mblue  \x1b[0m",
         '<b>&"',
@@ -48,7 +48,7 @@ def test_coloured_text_ends_its_colours_on_each_line() -> None:
 
 @settings(deadline=None)
 @given(st.lists(anything, max_size=5))
-def test_coloured_text_shows_the_same_in_a_terminal(pieces: list[bytes]) -> None:
+def test_coloured_text_looks_the_same_in_a_terminal(pieces: list[bytes]) -> None:
     screen = after(b"".join(pieces), 6, 30)
     shown = after(render_ansi(screen).replace("\n", "\r\n").encode(), 6, 30)
     assert shown.lines == screen.lines
@@ -58,7 +58,7 @@ def test_coloured_text_shows_the_same_in_a_terminal(pieces: list[bytes]) -> None
 
 
 class Reader(html.parser.HTMLParser):
-    """What a browser would show, and what is marked as the cursor."""
+    """Collects the text a browser would show, and the text marked as the cursor."""
 
     def __init__(self, document: str) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Reader(html.parser.HTMLParser):
             self.cursor = data
 
 
-def test_a_page_shows_the_text_and_nothing_of_it_is_markup() -> None:
+def test_text_in_a_page_is_escaped() -> None:
     screen = after(b"\x1b]2;</title><script>\x07<script>alert(1)</script> &amp;\x1b[3D", 2, 40)
     page = render_html(screen)
     reader = Reader(page)
@@ -112,7 +112,7 @@ def picture(screen: Screen) -> Image.Image:
 
 
 def corner(screen: Screen, row: int, column: int) -> object:
-    """The first pixel of a place, where no letter has ink."""
+    """The first pixel of a cell, where no letter has ink."""
     image = picture(screen)
     return image.getpixel((image.width // screen.columns * column, image.height // screen.rows * row))
 
@@ -138,7 +138,7 @@ def test_a_picture_shows_colours_and_the_cursor() -> None:
     assert corner(replace(screen, modes=frozenset()), 0, 5) == rendering.BACKGROUND
 
 
-def test_letters_leave_ink_and_bold_ones_more() -> None:
+def test_a_picture_shows_letters_and_bold_ones_heavier() -> None:
     def ink(data: bytes) -> int:
         histogram = picture(after(data + b"\x1b[?25l", 1, 20)).convert("L").histogram()
         return sum(level * count for level, count in enumerate(histogram))
@@ -151,7 +151,7 @@ def test_letters_leave_ink_and_bold_ones_more() -> None:
     assert ink(b"x") < ink("x\u0301".encode())
 
 
-def test_without_pillow_or_the_font_there_is_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pillow_or_the_font_the_error_has_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendering, "FONT_NAMES", ("NoSuchFont", "NoSuchFont-Bold"))
     with pytest.raises(AbilityMissing) as raised:
         render_png(after(b"x"))
@@ -197,14 +197,14 @@ output = st.lists(words | moves | attributes | others | anything, max_size=12).m
 @example(VIM_STARTS, 10, 40)
 @example(LESS, 10, 40)
 @example("\x1b[20G\u0301e\u0301".encode(), 2, 20)
-def test_a_redrawn_screen_is_the_same(data: bytes, rows: int, columns: int) -> None:
+def test_a_redrawn_screen_is_identical(data: bytes, rows: int, columns: int) -> None:
     screen = after(data, rows, columns)
     assert after(redraw(screen), rows, columns) == screen
 
 
 @settings(deadline=None)
 @given(output, output)
-def test_nothing_of_what_the_other_terminal_showed_is_left(shown: bytes, data: bytes) -> None:
+def test_redrawing_leaves_nothing_of_what_the_terminal_showed_before(shown: bytes, data: bytes) -> None:
     screen = after(data + b"\x1b]2;title\x07", 6, 20)
     with Emulator(6, 20) as other:
         other.feed(shown)
@@ -214,12 +214,12 @@ def test_nothing_of_what_the_other_terminal_showed_is_left(shown: bytes, data: b
 
 @settings(deadline=None)
 @given(output, st.integers(min_value=0, max_value=20))
-def test_the_scrollback_is_brought_along(data: bytes, count: int) -> None:
+def test_the_scrollback_is_redrawn_too(data: bytes, count: int) -> None:
     screen = after(b"one\r\ntwo\r\n" * 5 + data, 6, 20, scrollback=count)
     assert after(redraw(screen), 6, 20, scrollback=count) == screen
 
 
-def test_output_goes_on_where_it_was() -> None:
+def test_output_after_redrawing_continues_at_the_cursor() -> None:
     before, then = b"\x1b[2;3r\x1b[?6h\x1b[1;31mone\r\n", b"two\r\nthree"
     with Emulator(5, 20) as other:
         other.feed(redraw(after(before, 5, 20)))

@@ -1,4 +1,4 @@
-"""A finished copy takes its name at once; one that was cut off is removed by the next."""
+"""A finished copy gets its name in one step; an interrupted one is removed by the next copy."""
 
 import fcntl
 import os
@@ -40,7 +40,7 @@ def writing(content: bytes) -> Callable[[int], None]:
 
 
 def tree(tmp_path: Path, *names: str) -> Callable[[int], None]:
-    """Fills a directory with files that contain "new"; a name that ends in a slash is a directory."""
+    """A function that fills a directory with files that contain "new"; a name with a final slash is a directory."""
     source = tmp_path / "source"
     for name in names:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def test_a_file_replaces_a_file_a_link_and_a_fifo(target: Path, at: Callable[...
     assert content(target) == {"file": "new", "fifo": "new", "fresh": "new", "link": "new"}
 
 
-def test_a_failed_copy_leaves_what_was_there(target: Path, at: Callable[..., Destination]) -> None:
+def test_a_failed_copy_leaves_the_old_file(target: Path, at: Callable[..., Destination]) -> None:
     (target / "file").write_text("old")
 
     def fail(made: int) -> None:
@@ -89,7 +89,7 @@ def test_a_failed_copy_leaves_what_was_there(target: Path, at: Callable[..., Des
     assert content(target) == {"file": "old"}
 
 
-def test_a_directory_is_merged_and_replaces_other_entries(
+def test_a_directory_is_merged_into_a_directory_and_replaces_other_entries(
     target: Path, at: Callable[..., Destination], tmp_path: Path
 ) -> None:
     (target / "both").mkdir()
@@ -125,7 +125,7 @@ def test_a_merge_that_would_replace_a_directory_by_a_file_changes_nothing(
     assert content(target) == {"a": "old", "z": "/", "z/kept": "/"}
 
 
-def test_missing_directories_are_made_together_with_what_goes_there(
+def test_missing_directories_appear_together_with_their_content(
     target: Path, at: Callable[..., Destination], tmp_path: Path
 ) -> None:
     put_file(at("a", "b", "file"), writing(b"new"))
@@ -141,7 +141,7 @@ def test_missing_directories_are_made_together_with_what_goes_there(
 
 
 @pytest.mark.parametrize("kind", ["file", "directory", "link"])
-def test_a_copy_that_was_cut_off_is_removed_by_the_next_one(
+def test_an_interrupted_copy_is_removed_by_the_next(
     target: Path, at: Callable[..., Destination], kind: str
 ) -> None:
     if kind == "file":
@@ -156,7 +156,7 @@ def test_a_copy_that_was_cut_off_is_removed_by_the_next_one(
 
 
 @pytest.mark.parametrize("kind", ["file", "directory"])
-def test_a_copy_under_way_is_left_alone(target: Path, at: Callable[..., Destination], kind: str) -> None:
+def test_a_running_copy_is_left_alone(target: Path, at: Callable[..., Destination], kind: str) -> None:
     if kind == "file":
         (target / LEFTOVER).write_text("half")
     else:

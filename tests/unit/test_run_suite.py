@@ -1,4 +1,4 @@
-"""The runner of the suite: what is run once more, what makes a run red, and what it says at the end."""
+"""The runner of the suite: what is run once more, what makes a run red, and what it prints at the end."""
 
 from pathlib import Path
 
@@ -51,10 +51,10 @@ MARKS = "[pytest]\nmarkers =\n    kernel\n    e2e\n    alone\n"
 
 
 class Run:
-    """Run a suite of these files; the exit status and what was printed."""
+    """Run a suite of these files; return the exit status and the printed lines."""
 
     def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.told = root / "build/unsteady.txt"
+        self.unsteady_file = root / "build/unsteady.txt"
         self._root = root
         self._capsys = capsys
 
@@ -68,7 +68,7 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # it starts in half the time
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # this halves the start time
     return Run(tmp_path, capsys)
 
 
@@ -76,16 +76,18 @@ def unsteady(name: str, mark: str = "kernel") -> str:
     return UNSTEADY.format(name=name, mark=mark)
 
 
-def test_all_that_passes_is_green_and_what_was_skipped_is_told(run: Run) -> None:
+def test_a_run_without_failures_is_green_and_reports_skips(run: Run) -> None:
     status, lines = run()
     assert status == 0
     assert lines[-1] == "2 passed, 0 failed, 1 skipped"
     assert "SKIPPED 1: Skipped: no moon today" in lines
-    assert any(line.endswith("test_0.py::test_passes_alone") for line in lines), "among the slowest"
-    assert not run.told.exists()
+    assert any(line.endswith("test_0.py::test_passes_alone") for line in lines), (
+        "it must be among the slowest"
+    )
+    assert not run.unsteady_file.exists()
 
 
-def test_a_test_of_the_real_world_that_passes_alone_is_unsteady_and_the_run_green(run: Run) -> None:
+def test_a_marked_test_that_passes_when_run_again_is_unsteady_and_the_run_green(run: Run) -> None:
     status, lines = run(unsteady("moody"), unsteady("moody_too", "e2e"))
     assert status == 0
     assert lines[-3] == "4 passed, 0 failed, 1 skipped"
@@ -94,12 +96,12 @@ def test_a_test_of_the_real_world_that_passes_alone_is_unsteady_and_the_run_gree
         "test_moody_too, AssertionError: moody_too had an unlucky moment",
     ]
     assert lines[-1].startswith("UNSTEADY: ")
-    assert run.told.read_text().splitlines() == lines[-2:]
+    assert run.unsteady_file.read_text().splitlines() == lines[-2:]
     status, _ = run()
-    assert (status, run.told.exists()) == (0, False), "of the last run only"
+    assert (status, run.unsteady_file.exists()) == (0, False), "of the last run only"
 
 
-def test_what_fails_twice_or_needs_nothing_of_the_world_is_red(run: Run) -> None:
+def test_a_test_that_fails_twice_or_has_no_mark_makes_the_run_red(run: Run) -> None:
     status, lines = run(BROKEN, unsteady("pure", "filterwarnings('error')"))
     assert status == 1
     assert lines[-1] == "2 passed, 2 failed, 1 skipped"
@@ -115,7 +117,7 @@ def test_more_than_three_unsteady_tests_are_red(run: Run) -> None:
     assert "RED: 4 tests are unsteady; at most 3 may be" in lines
 
 
-def test_where_very_much_fails_nothing_is_run_again(run: Run) -> None:
+def test_after_very_many_failures_nothing_is_run_again(run: Run) -> None:
     status, lines = run(*[BROKEN] * 21)
     assert status == 1
     assert len([line for line in lines if line.startswith("RED: failed: ")]) == 21
@@ -123,7 +125,7 @@ def test_where_very_much_fails_nothing_is_run_again(run: Run) -> None:
 
 
 def test_a_test_that_was_collected_and_not_run_is_red(run: Run) -> None:
-    """Both shards must know the same tests, or one takes what the other has not."""
+    """Both shards must collect the same tests; otherwise one takes a test that the other does not have."""
     status, lines = run(
         "import os\n@pytest.mark.parametrize('pid', [os.getpid()])\ndef test_of(pid):\n    pass\n"
     )

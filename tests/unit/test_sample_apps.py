@@ -33,7 +33,7 @@ def port() -> int:
         return found
 
 
-# Without a proxy, whatever the caller's environment says.
+# Without a proxy, whatever the caller's environment sets.
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -43,7 +43,7 @@ def ask(port: int, path: str) -> str:
         return text.decode()
 
 
-def test_the_kv_server_keeps_what_it_is_told(port: int, tmp_path: Path) -> None:
+def test_the_kv_server_keeps_what_it_is_sent(port: int, tmp_path: Path) -> None:
     with running("kv_server", port, tmp_path / "up"):
         wait_for((tmp_path / "up").exists)
         assert json.loads(ask(port, "")) == {"keys": 5}
@@ -56,7 +56,7 @@ def test_the_kv_server_keeps_what_it_is_told(port: int, tmp_path: Path) -> None:
         missing.value.close()
 
 
-def test_the_logger_counts_on(tmp_path: Path) -> None:
+def test_the_logger_counts(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with running("logger", log, 0.01):
         wait_for(lambda: log.exists() and log.read_text().count("\n") >= 3)
@@ -64,7 +64,7 @@ def test_the_logger_counts_on(tmp_path: Path) -> None:
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-def test_the_memory_hog_tells_the_digest_of_what_it_holds(port: int, tmp_path: Path) -> None:
+def test_the_memory_hog_reports_the_digest_of_its_memory(port: int, tmp_path: Path) -> None:
     with running("memory_hog", 2, port, tmp_path / "up") as process:
         wait_for((tmp_path / "up").exists)
         digests = {digest_at(port) for _ in range(2)}
@@ -88,7 +88,7 @@ def test_the_file_generator_adds_files(tmp_path: Path) -> None:
         assert sizes == [1 << 20] * total
 
 
-def test_the_shop_has_its_state_in_three_places(port: int, tmp_path: Path) -> None:
+def test_the_shop_keeps_its_state_in_database_files_and_memory(port: int, tmp_path: Path) -> None:
     with running("shop", tmp_path, port):
         wait_for((tmp_path / "up").exists)
         ask(port, "price/book/1999")
@@ -100,7 +100,7 @@ def test_the_shop_has_its_state_in_three_places(port: int, tmp_path: Path) -> No
         assert (tmp_path / "shop.db").exists()
     with running("shop", tmp_path, port):
         wait_for(lambda: is_open(port))
-        assert ask(port, "total") == "$0.00\n", "the cart was in its memory"
+        assert ask(port, "total") == "$0.00\n", "the cart was only in memory"
 
 
 def is_open(port: int) -> bool:

@@ -1,4 +1,4 @@
-"""Which shell a base has, told without leaving it; and the texts that make a shell report."""
+"""Which shell a base has, found without leaving the base; and the scripts that make a shell report."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from waypoint.errors import NotFound, UsageError
 from waypoint.shell.profile import ASH, BASH, DASH, ZSH, ShellProfile
 from waypoint.shell.selection import find_profile
 
-RUN_LINE_MAX = 1024  # of init
+RUN_LINE_MAX = 1024  # the limit in init
 
 
 @pytest.fixture
@@ -55,13 +55,14 @@ def test_a_shell_is_found_by_name_and_by_path(root: Path) -> None:
     ("target", "program", "expected"),
     [
         ("dash", "/usr/bin/dash", DASH.at("/usr/bin/dash")),
-        ("bash", "/usr/bin/bash", BASH.at("/usr/bin/bash")),  # called sh, it would not read its rc
+        # under the name sh, it would not read its rc file
+        ("bash", "/usr/bin/bash", BASH.at("/usr/bin/bash")),
         ("/bin/busybox", "/usr/bin/busybox", ASH.at("/bin/sh")),
         ("/bin/../../../bin/busybox.static", "/usr/bin/busybox.static", ASH.at("/bin/sh")),
         ("/etc/alternatives/sh", "/usr/bin/zsh5", ZSH.at("/usr/bin/zsh5")),
     ],
 )
-def test_what_sh_is_is_told_by_where_its_links_lead(
+def test_the_kind_of_sh_is_found_by_following_its_links(
     root: Path, target: str, program: str, expected: ShellProfile
 ) -> None:
     put(root, program)
@@ -71,7 +72,7 @@ def test_what_sh_is_is_told_by_where_its_links_lead(
     assert find_profile(root, "sh") == expected
 
 
-def test_a_hard_link_and_a_copy_are_told_by_inode_and_content(root: Path) -> None:
+def test_a_hard_link_or_copy_is_recognised_by_inode_or_content(root: Path) -> None:
     put(root, "/usr/bin/dash")
     os.link(root / "usr/bin/dash", root / "usr/bin/sh")
     assert find_profile(root, "sh") == DASH.at("/bin/dash")
@@ -80,22 +81,22 @@ def test_a_hard_link_and_a_copy_are_told_by_inode_and_content(root: Path) -> Non
     assert find_profile(root, "sh") == ASH.at("/bin/sh")
 
 
-def test_links_lead_nowhere_outside_the_root(root: Path, tmp_path: Path) -> None:
+def test_links_are_never_followed_out_of_the_root(root: Path, tmp_path: Path) -> None:
     put(tmp_path, "/bash")
     for number, target in enumerate((f"{tmp_path}/bash", "../../../bash", "/proc/self/root/bin/bash")):
         link(root, f"/usr/bin/bash{number}", target)
         with pytest.raises(NotFound):
             find_profile(root, f"/bin/bash{number}")
-    assert (root / "usr/bin/bash0").exists()  # to whoever follows it on the host
+    assert (root / "usr/bin/bash0").exists()  # if the link is followed on the host
 
 
-def test_absolute_links_and_dots_are_taken_from_the_root(root: Path) -> None:
+def test_absolute_links_and_dots_are_resolved_inside_the_root(root: Path) -> None:
     put(root, "/opt/shells/bash")
     link(root, "/usr/bin/bash", "/../opt/./shells/../shells/bash")
     assert find_profile(root, None) == BASH.at("/bin/bash")
 
 
-def test_what_is_no_program_is_passed_over(root: Path) -> None:
+def test_what_is_not_a_program_is_skipped(root: Path) -> None:
     (root / "usr/bin/bash").mkdir()
     (root / "usr/bin/zsh").write_text("not executable")
     link(root, "/usr/bin/dash", "dash")  # a loop
@@ -104,7 +105,7 @@ def test_what_is_no_program_is_passed_over(root: Path) -> None:
     assert find_profile(root, None) == DASH.at("/usr/local/bin/dash")
 
 
-def test_an_error_names_what_was_looked_for(root: Path) -> None:
+def test_an_error_names_the_shells_that_were_searched_for(root: Path) -> None:
     with pytest.raises(NotFound) as nothing:
         find_profile(root, None)
     for path in ("/bin/bash", "/usr/local/bin/bash", "/bin/zsh", "/bin/dash", "/bin/busybox", "/bin/sh"):
@@ -125,7 +126,7 @@ def test_a_shell_of_an_unknown_kind_is_refused(root: Path) -> None:
 
 
 @pytest.mark.parametrize("profile", [BASH, ZSH, DASH, ASH, ASH.at("/opt/my box/busybox", "ash")])
-def test_the_texts_are_filled_in_and_fit(profile: ShellProfile) -> None:
+def test_the_scripts_are_filled_in_and_fit(profile: ShellProfile) -> None:
     shell = profile.for_terminal("second")
     texts = (*shell.argv, shell.rc, shell.run_line, *shell.env.values())
     assert not any("%DIR%" in text or "%PROGRAM%" in text for text in texts)
@@ -136,7 +137,7 @@ def test_the_texts_are_filled_in_and_fit(profile: ShellProfile) -> None:
     assert shell.argv[0] == profile.program[0]
 
 
-def test_an_applet_is_started_by_all_its_words_and_goes_by_the_name_of_sh() -> None:
+def test_an_applet_is_started_with_all_its_words_and_named_sh() -> None:
     shell = ASH.at("/opt/my box/busybox", "ash").for_terminal("main")
     assert shell.argv[:2] == ("/opt/my box/busybox", "ash")
     assert "exec '/opt/my box/busybox' ash -c" in shell.rc
@@ -155,7 +156,7 @@ def test_an_applet_is_started_by_all_its_words_and_goes_by_the_name_of_sh() -> N
         (["--json", "init", "--shell"], None, None),
     ],
 )
-def test_the_name_of_a_shell_is_given_only_with_an_equals_sign(
+def test_the_name_of_a_shell_is_set_only_with_an_equals_sign(
     words: list[str], directory: str | None, shell: str | None
 ) -> None:
     options = parse(words)

@@ -1,4 +1,4 @@
-"""The published interface and its typed core, on the backend that lives in memory."""
+"""The published interface and its typed core, on the memory backend."""
 
 import json
 import re
@@ -57,7 +57,7 @@ def output(env: ForkableEnvironmentManager, command: str, branch: str = "main") 
     return text
 
 
-def test_a_restored_snapshot_has_files_variables_and_directory_as_they_were(
+def test_a_restore_brings_back_files_variables_and_directory(
     env: ForkableEnvironmentManager,
 ) -> None:
     env.exec_command("cd /app && export MODE=a && echo first > note")
@@ -68,7 +68,7 @@ def test_a_restored_snapshot_has_files_variables_and_directory_as_they_were(
     assert output(env, "pwd && echo $MODE && cat note") == "/app\na\nfirst\n"
 
 
-def test_ids_say_whether_a_snapshot_is_physical(env: ForkableEnvironmentManager) -> None:
+def test_the_id_of_a_snapshot_shows_whether_it_is_physical(env: ForkableEnvironmentManager) -> None:
     physical = env.snapshot()
     env.core.decider = AlwaysFalseDecider()
     env.exec_command("true")
@@ -83,7 +83,7 @@ def test_ids_say_whether_a_snapshot_is_physical(env: ForkableEnvironmentManager)
     assert env.list_snapshots() == [physical, virtual]
 
 
-def test_a_virtual_snapshot_comes_back_by_running_its_commands_again(env: ForkableEnvironmentManager) -> None:
+def test_restoring_a_virtual_snapshot_runs_its_commands_again(env: ForkableEnvironmentManager) -> None:
     env.exec_command("echo 0 > count")
     env.snapshot()
     env.core.decider = AlwaysFalseDecider()
@@ -111,7 +111,7 @@ def test_a_command_that_failed_the_first_time_may_fail_again(env: ForkableEnviro
     assert env.restore(virtual)
 
 
-def test_a_replay_that_goes_differently_is_an_error_and_leaves_the_branch_alone(
+def test_a_replay_with_another_result_is_an_error_and_leaves_the_branch_alone(
     env: ForkableEnvironmentManager,
 ) -> None:
     env.snapshot()
@@ -160,7 +160,7 @@ def test_branches_are_independent_and_can_be_saved_and_parked(env: ForkableEnvir
     assert [branch.id for branch in env.list_branches()] == ["main", "a"]
 
 
-def test_the_first_names_of_branches_mean_the_same(env: ForkableEnvironmentManager) -> None:
+def test_the_published_names_with_fork_mean_the_same(env: ForkableEnvironmentManager) -> None:
     saved = env.snapshot()
     assert saved is not None
     [fork] = env.fork(saved, ids=["a"])
@@ -172,7 +172,7 @@ def test_the_first_names_of_branches_mean_the_same(env: ForkableEnvironmentManag
     assert set(env.live_forks) == {"main"}
 
 
-def test_what_branches_refuse(env: ForkableEnvironmentManager) -> None:
+def test_invalid_uses_of_branches_are_refused(env: ForkableEnvironmentManager) -> None:
     saved = env.snapshot()
     assert saved is not None
     env.fork(saved, ids=["a"])
@@ -202,7 +202,7 @@ def test_what_branches_refuse(env: ForkableEnvironmentManager) -> None:
     assert env.current_branch_id == "main"
 
 
-def test_the_tree_marks_where_branches_are(env: ForkableEnvironmentManager) -> None:
+def test_the_tree_marks_the_current_snapshot_of_each_branch(env: ForkableEnvironmentManager) -> None:
     assert env.print_snapshot_tree() == "No snapshot tree available."
     root = env.snapshot()
     env.exec_command("true")
@@ -225,7 +225,7 @@ def test_strict_managers_raise(tmp_path: Path) -> None:
             env.exec_command("true")
 
 
-def test_a_cleaned_up_environment_leaves_nothing_and_answers_so(tmp_path: Path) -> None:
+def test_cleanup_leaves_nothing_and_later_calls_are_refused(tmp_path: Path) -> None:
     env = create_env_manager("memory", state_dir=tmp_path)
     assert env.cleanup()
     assert env.cleanup()
@@ -236,7 +236,7 @@ def test_a_cleaned_up_environment_leaves_nothing_and_answers_so(tmp_path: Path) 
     assert env.snapshot() is None
 
 
-def test_unknown_methods_and_wrong_arguments_are_named(tmp_path: Path) -> None:
+def test_unknown_methods_and_wrong_arguments_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Unknown method: teleport"):
         create_env_manager("teleport")
     for method, missing in (
@@ -256,7 +256,7 @@ def test_unknown_methods_and_wrong_arguments_are_named(tmp_path: Path) -> None:
     assert "work_dir" in wrong.value.hint
 
 
-def test_options_of_the_command_line_are_what_they_look_like_but_never_numbers() -> None:
+def test_options_of_the_command_line_are_parsed_as_json_but_never_as_numbers() -> None:
     words = [
         "container_name=12e45678",
         "session_id=0123",
@@ -277,7 +277,7 @@ def test_options_of_the_command_line_are_what_they_look_like_but_never_numbers()
         as_number("target_pid", "x")
 
 
-def test_what_a_damaged_record_says_is_not_guessed(tmp_path: Path) -> None:
+def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
     env = create_env_manager("memory", state_dir=tmp_path)
     env.core.leave()
     record = tmp_path / env.core.id / "environment.json"
@@ -287,7 +287,7 @@ def test_what_a_damaged_record_says_is_not_guessed(tmp_path: Path) -> None:
             open_env_manager(env.core.id, state_dir=tmp_path)
 
 
-def test_what_cannot_be_kept_is_said_and_nothing_raises(
+def test_an_environment_that_cannot_be_recorded_is_reported_without_raising(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
@@ -303,7 +303,7 @@ def test_what_cannot_be_kept_is_said_and_nothing_raises(
     assert env.cleanup()
 
 
-def test_an_environment_that_is_removed_while_it_is_listed_is_no_error(
+def test_removing_an_environment_during_a_listing_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(verbs, "directories", lambda _state_dir: [tmp_path / "gone"])
@@ -311,13 +311,13 @@ def test_an_environment_that_is_removed_while_it_is_listed_is_no_error(
     assert capsys.readouterr().out == "No environments.\n"
 
 
-def test_an_environment_that_was_left_says_so(tmp_path: Path) -> None:
+def test_using_an_environment_that_was_left_is_refused(tmp_path: Path) -> None:
     env = create_env_manager("memory", state_dir=tmp_path)
     env.core.leave()
     assert env.exec_command("true") == (-1, "", "the environment was left")
 
 
-def test_a_command_that_nobody_waited_for_makes_the_next_snapshot_physical(tmp_path: Path) -> None:
+def test_an_interrupted_command_makes_the_next_snapshot_physical(tmp_path: Path) -> None:
     class Interrupted(MemoryBackend):
         def run(self, *_: object) -> CommandResult:
             raise KeyboardInterrupt
@@ -333,7 +333,7 @@ def test_a_command_that_nobody_waited_for_makes_the_next_snapshot_physical(tmp_p
         assert str(env.snapshot())[0] != "v"
 
 
-def test_what_cannot_be_removed_is_forgotten_only_by_force(
+def test_an_environment_that_cannot_be_removed_is_forgotten_only_with_force(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     env = create_env_manager("memory", state_dir=tmp_path)
@@ -352,7 +352,7 @@ def test_what_cannot_be_removed_is_forgotten_only_by_force(
     assert list(directories(tmp_path)) == []
 
 
-def test_what_is_left_of_a_start_that_was_cut_off_can_be_found(tmp_path: Path) -> None:
+def test_an_interrupted_start_is_recorded_before_it_begins(tmp_path: Path) -> None:
     seen: list[str] = []
 
     class Killed(BaseException):
@@ -365,11 +365,11 @@ def test_what_is_left_of_a_start_that_was_cut_off_can_be_found(tmp_path: Path) -
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Killed):
         patched.setattr(MemoryBackend, "start", start)
         create_env_manager("memory", state_dir=tmp_path)
-    assert seen == ["memory"], "it was written down before it began"
+    assert seen == ["memory"], "it must be recorded before it begins"
     assert list(directories(tmp_path)) == []
 
 
-def test_a_branch_that_could_not_be_brought_back_is_gone_and_nothing_raises(
+def test_a_branch_that_could_not_be_restored_is_removed_without_raising(
     env: ForkableEnvironmentManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = env.snapshot()
@@ -387,7 +387,7 @@ def test_a_branch_that_could_not_be_brought_back_is_gone_and_nothing_raises(
     assert env.exec_command("true")[0] == -1
 
 
-def test_the_record_is_whole_after_every_step_and_is_held_by_one_process(tmp_path: Path) -> None:
+def test_the_record_is_complete_after_every_step_and_locked_by_one_process(tmp_path: Path) -> None:
     env = create_env_manager("memory", state_dir=tmp_path)
     env.exec_command("echo 1 > note")
     saved = env.snapshot()
@@ -407,7 +407,7 @@ def test_the_record_is_whole_after_every_step_and_is_held_by_one_process(tmp_pat
         EnvironmentDirectory.open(tmp_path, directory.name)
 
 
-def test_the_history_is_written_once_and_goes_on_after_a_line_that_was_cut_off(tmp_path: Path) -> None:
+def test_the_history_is_appended_to_and_continues_after_a_truncated_line(tmp_path: Path) -> None:
     env = create_env_manager("memory", state_dir=tmp_path)
     env.exec_command("true")
     env.core.leave()
@@ -422,7 +422,7 @@ def test_the_history_is_written_once_and_goes_on_after_a_line_that_was_cut_off(t
         assert "history" not in json.loads((tmp_path / again.core.id / "environment.json").read_text())
 
 
-def test_two_environments_do_not_know_of_each_other(tmp_path: Path) -> None:
+def test_two_environments_are_independent(tmp_path: Path) -> None:
     with (
         create_env_manager("memory", state_dir=tmp_path) as one,
         create_env_manager("memory", state_dir=tmp_path) as other,
@@ -452,7 +452,7 @@ def test_threads_work_on_different_branches_at_once(env: ForkableEnvironmentMana
     assert len(env.snapshots) == 9
 
 
-def test_a_fork_that_fails_in_part_names_what_failed(
+def test_a_partly_failed_fork_names_the_failed_branches(
     env: ForkableEnvironmentManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = env.snapshot()
@@ -482,11 +482,11 @@ def test_a_fork_that_fails_in_part_names_what_failed(
         (RandomDecider(probability=1.0), 1.0, True),
     ],
 )
-def test_deciders(decider: AlwaysTrueDecider, seconds: float, expected: bool) -> None:
+def test_deciders_decide_as_documented(decider: AlwaysTrueDecider, seconds: float, expected: bool) -> None:
     assert decider.decide(DecisionContext(seconds)) is expected
 
 
-def test_a_decider_counts_what_would_have_to_be_run_again_also_after_going_back(tmp_path: Path) -> None:
+def test_a_decider_gets_the_time_of_all_commands_to_replay_also_after_a_restore(tmp_path: Path) -> None:
     seen: list[float] = []
 
     class Noting(AlwaysFalseDecider):
@@ -509,15 +509,15 @@ def test_a_decider_counts_what_would_have_to_be_run_again_also_after_going_back(
     assert seen[1:] == [seen[0], seen[0], 0.0]
 
 
-def test_the_smart_decider_compares_with_what_snapshots_have_cost() -> None:
+def test_the_smart_decider_compares_with_the_time_of_snapshots() -> None:
     decide = SmartCheckpointDecider().decide
     assert decide(DecisionContext(1.0, snapshot_seconds=0.5))
     assert not decide(DecisionContext(0.4, snapshot_seconds=0.5))
-    assert decide(DecisionContext(0.0, pid=-1))  # nothing is known: be safe
+    assert decide(DecisionContext(0.0, pid=-1))  # nothing is known, so be safe
     assert not decide(DecisionContext(0.0, pid=1))
 
 
-def test_statistics_and_their_texts(env: ForkableEnvironmentManager) -> None:
+def test_statistics_are_reported_as_numbers_and_text(env: ForkableEnvironmentManager) -> None:
     assert "[CONTAINER ] mean=" in env.stats.print_stats()
     env.exec_command("echo 12345 > note")
     saved = env.snapshot()
@@ -531,5 +531,5 @@ def test_statistics_and_their_texts(env: ForkableEnvironmentManager) -> None:
     assert percentile(list(range(1, 101)), 95) == 95
 
 
-def test_where_environments_are_kept(tmp_path: Path) -> None:
+def test_the_state_directory_comes_from_the_environment(tmp_path: Path) -> None:
     assert default_state_dir({"STATEFORK_STATE_DIR": str(tmp_path)}) == tmp_path

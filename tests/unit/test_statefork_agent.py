@@ -1,4 +1,4 @@
-"""The shell inside an instance: what is said when it cannot take a command."""
+"""The shell inside an instance: the errors when it cannot take a command."""
 
 import pytest
 
@@ -21,7 +21,7 @@ from waypoint.shell.client import ConnectionLost, ShellClient, silent
         (CommandTooLong("too long", hint="write it into a file"), "write it into a file"),
     ],
 )
-def test_hints_name_what_can_be_done_here_and_no_command_for_sessions(
+def test_hints_name_no_command_for_sessions(
     monkeypatch: pytest.MonkeyPatch, error: WaypointError, hint: str
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -36,7 +36,7 @@ def test_hints_name_what_can_be_done_here_and_no_command_for_sessions(
     assert "waypoint restore" not in failure.value.hint
 
 
-def test_an_init_that_has_gone_is_told_with_the_way_back() -> None:
+def test_a_missing_init_is_reported_with_the_remedy() -> None:
     with pytest.raises(BackendFailed, match="closed the connection") as failure:
         Agent("microvm", "one", nobody).run("true", None)
     assert failure.value.hint == "restore a snapshot"

@@ -1,4 +1,4 @@
-"""Attaching, and what options mean to one who opens an environment elsewhere; on engines that only answer."""
+"""Attaching, and options of environments that are opened from another directory, with made-up engines."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ esac
 
 @pytest.fixture
 def daemons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A docker client whose daemons are directories with a file for each container."""
+    """Install a docker client whose daemons are directories with a file for each container."""
     program = tmp_path / "bin/docker"
     program.parent.mkdir()
     program.write_text(DOCKER)
@@ -46,7 +46,7 @@ def attached(state_dir: Path, **options: Any) -> str:
     return manager.core.id
 
 
-def test_the_history_of_a_container_is_found_by_what_it_is_not_by_its_name(
+def test_the_history_of_a_container_is_found_by_its_id_not_its_name(
     daemons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_container(daemons / "one.sock", "web", "aaaa")
@@ -57,7 +57,7 @@ def test_the_history_of_a_container_is_found_by_what_it_is_not_by_its_name(
     assert attached(state_dir) == first
     monkeypatch.setenv("DOCKER_HOST", "unix:///other.sock")
     second = attached(state_dir)
-    assert second != first, "the container of that name at another daemon"
+    assert second != first, "a container of the same name at another daemon"
     assert attached(state_dir, docker_host="unix:///one.sock") == first
     monkeypatch.delenv("DOCKER_HOST")
     assert attached(state_dir, docker_host="unix:///other.sock") == second
@@ -67,7 +67,7 @@ def test_the_history_of_a_container_is_found_by_what_it_is_not_by_its_name(
     assert attached(state_dir, docker_host="unix:///other.sock") not in (first, second)
 
 
-def test_an_attach_that_is_refused_lets_go_of_what_it_found(
+def test_a_refused_attach_releases_the_record(
     daemons: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_container(daemons / "one.sock", "web", "aaaa")
@@ -85,11 +85,9 @@ def damaged(_self: EnvironmentDirectory) -> EnvironmentRecord:
     raise StateForkError("damaged")
 
 
-def test_places_are_recorded_so_that_they_are_found_from_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_recorded_as_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    places = {
+    path_options = {
         "storage",
         "export_dir",
         "work_dir",
@@ -103,7 +101,7 @@ def test_places_are_recorded_so_that_they_are_found_from_anywhere(
         "api_socket",
     }
     for method in METHODS:
-        names = places & set(option_names(method, {}))
+        names = path_options & set(option_names(method, {}))
         settled = backend_class(method).settled(dict.fromkeys(names, "./here"))
         assert settled == dict.fromkeys(names, f"{tmp_path}/here"), method
     firecracker = backend_class("firecracker_build")

@@ -23,7 +23,7 @@ DIFFERENCES = PAGE.read_text().partition("## What is different")[2]
 
 REQUIRED = Parameter.empty
 CHOSEN = None
-"""A name that is chosen when the environment is made: see below."""
+"""A name that is chosen when the environment is made; see below."""
 
 CONTAINER = {
     "dockerfile_dir": ".",
@@ -80,11 +80,11 @@ DIFFERENT = {
     ("criu_build", "command"),
     ("criu_attach", "work_dir"),
 }
-"""What docs/statefork.md lists under "What is different"; without a word from the caller there is nothing of it here."""
+"""What docs/statefork.md lists under "What is different": these options are empty unless the caller sets them."""
 
 
 @pytest.mark.parametrize("method", PUBLISHED)
-def test_every_published_option_is_taken_and_has_its_default_or_is_listed(method: str) -> None:
+def test_every_published_option_has_its_default_or_is_documented_as_different(method: str) -> None:
     ours = option_defaults(method, {})
     for name, default in PUBLISHED[method].items():
         assert name in ours
@@ -97,12 +97,12 @@ def test_every_published_option_is_taken_and_has_its_default_or_is_listed(method
             assert (list(ours[name] or ()) if name == "extra_args" else ours[name]) == default
 
 
-def test_images_have_a_name_of_their_own_or_the_published_one(tmp_path: Path) -> None:
+def test_images_have_their_own_name_or_the_published_one(tmp_path: Path) -> None:
     assert PodmanBackend(tmp_path, "statefork-12ab").base_image == "statefork_12ab:base"
     assert PodmanBackend(tmp_path, "any", container_name="web").base_image == "statefork-app:base"
 
 
-def test_where_only_one_branch_can_live_a_new_environment_takes_its_place(
+def test_where_only_one_branch_can_run_a_new_environment_replaces_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = replace(MemoryBackend.capabilities, concurrent_branches=False)
@@ -121,7 +121,9 @@ def test_where_only_one_branch_can_live_a_new_environment_takes_its_place(
         assert "Stepped to new container with snapshot" in said.getvalue()
 
 
-def test_a_snapshot_is_called_as_the_caller_wants(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_caller_can_choose_the_id_of_a_snapshot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     env = create_env_manager("memory", state_dir=tmp_path, strict=True)
     assert env.core.snapshot(snapshot_id="before-fix").snapshot_id == "before-fix"
     assert env.restore("before-fix")
@@ -138,7 +140,7 @@ def test_a_snapshot_is_called_as_the_caller_wants(tmp_path: Path, capsys: pytest
     assert open_env_manager(env.core.id, state_dir=tmp_path).cleanup()
 
 
-def test_a_name_that_a_snapshot_will_have_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_id_of_a_snapshot_in_progress_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with create_env_manager("memory", state_dir=tmp_path) as env:
         real = env.core.backend.snapshot
 

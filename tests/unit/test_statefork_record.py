@@ -1,4 +1,4 @@
-"""What is kept of an environment between processes, and what happens when it cannot be kept."""
+"""What is stored of an environment between processes, and what happens when it cannot be stored."""
 
 import json
 import resource
@@ -17,7 +17,7 @@ from statefork.record import directories, read_record
 
 @contextmanager
 def no_file_longer_than(size: int) -> Iterator[None]:
-    """A disk that is full: the kernel writes what still has room, then nothing."""
+    """Act as a full disk: the kernel writes what still fits, then nothing."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -30,7 +30,7 @@ def sequences(history: Path) -> list[int]:
     return [json.loads(line)["sequence"] for line in history.read_text().splitlines()]
 
 
-def test_a_history_that_could_not_be_written_to_its_end_goes_on_when_there_is_room(tmp_path: Path) -> None:
+def test_a_partly_written_history_continues_when_there_is_space(tmp_path: Path) -> None:
     env = create_env_manager("memory", state_dir=tmp_path)
     directory = tmp_path / env.core.id
     history = directory / "history.jsonl"
@@ -40,7 +40,7 @@ def test_a_history_that_could_not_be_written_to_its_end_goes_on_when_there_is_ro
         assert env.restore(saved)
     with no_file_longer_than(history.stat().st_size + 20):
         assert not env.restore(saved)
-    assert not history.read_text().endswith("\n"), "a part of the line was written"
+    assert not history.read_text().endswith("\n"), "only a part of the line must be written"
     assert len(read_record(directory).history) == len(env.stats.entries) - 1
     assert env.restore(saved)
     assert sequences(history) == list(range(1, len(env.stats.entries) + 1))
@@ -49,7 +49,7 @@ def test_a_history_that_could_not_be_written_to_its_end_goes_on_when_there_is_ro
         assert again.stats.entries == env.stats.entries
 
 
-def test_a_damaged_history_is_named_and_does_not_keep_an_environment_from_ending(
+def test_a_damaged_history_is_reported_and_does_not_prevent_cleanup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     env = create_env_manager("memory", state_dir=tmp_path)
@@ -69,6 +69,6 @@ def test_a_damaged_history_is_named_and_does_not_keep_an_environment_from_ending
         patched.setattr(MemoryBackend, "close", fail)
         assert main(words) == 1
         assert "the daemon is gone" in capsys.readouterr().err
-        assert history.read_text() == damaged, "nothing was lost that can still be corrected"
+        assert history.read_text() == damaged, "the file must stay, so that it can be repaired"
     assert main(words) == 0
     assert list(directories(tmp_path)) == []

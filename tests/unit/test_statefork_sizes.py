@@ -29,7 +29,7 @@ esac
 
 @pytest.fixture
 def halves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A backend that keeps files and memory, and says of each snapshot what they take."""
+    """A backend that keeps files and memory, and reports the size of both for each snapshot."""
     real = MemoryBackend.snapshot
 
     def snapshot(self: MemoryBackend, instance: Instance, snapshot_id: str) -> Image:
@@ -41,7 +41,7 @@ def halves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryBackend, "snapshot", snapshot)
 
 
-def test_files_and_memory_are_told_apart_and_each_snapshot_counts_once(halves: None, tmp_path: Path) -> None:
+def test_files_and_memory_are_separate_and_each_snapshot_counts_once(halves: None, tmp_path: Path) -> None:
     with create_env_manager("memory", state_dir=tmp_path) as env:
         assert env.stats.print_size_details() == "No size details available."
         one, other = sorted(str(env.snapshot()) for _ in range(2))
@@ -63,7 +63,7 @@ def test_files_and_memory_are_told_apart_and_each_snapshot_counts_once(halves: N
         ]
 
 
-def test_what_is_kept_as_one_is_one_number_for_each_snapshot(
+def test_a_backend_with_one_store_has_one_number_for_each_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MemoryBackend, "image_sizes", lambda *_: {"files": 1_000_000, "more": 500_000})
@@ -73,7 +73,7 @@ def test_what_is_kept_as_one_is_one_number_for_each_snapshot(
 
 
 class Rows(Calculator):
-    """As one writes one's own."""
+    """A calculator as a user may write it."""
 
     def _collect(self) -> list[tuple[str, int]]:
         return [("a", 1_000_000), ("b", 3_000_000)]

@@ -1,4 +1,4 @@
-"""Several threads, one environment: nothing is made that nobody knows of, and no name is given twice."""
+"""Several threads, one environment: everything made is recorded, and no name is given twice."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ from statefork.errors import BranchExists, EnvironmentClosed
 
 TIMEOUT_S = 20.0
 MUST_NOT_COME_S = 0.5
-"""How long is waited for what must not happen."""
+"""How long a test waits for something that must not happen."""
 
 
 @pytest.fixture
@@ -29,14 +29,14 @@ def saved(env: ForkableEnvironmentManager) -> str:
 
 
 def wait_until_refused(env: ForkableEnvironmentManager) -> str:
-    """The environment is about to end, or has ended: what it says then."""
+    """Wait until the environment is about to end or has ended; return its error."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         try:
             env.core.branch()
         except EnvironmentClosed as error:
             return str(error)
-    raise AssertionError("it goes on")
+    raise AssertionError("the environment did not end")
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def wait_until_refused(env: ForkableEnvironmentManager) -> str:
         ("snapshot", lambda env, _snapshot: env.snapshot()),
     ],
 )
-def test_the_end_waits_for_what_is_being_made(
+def test_cleanup_waits_for_what_is_being_made(
     env: ForkableEnvironmentManager,
     monkeypatch: pytest.MonkeyPatch,
     made_by: str,
@@ -82,7 +82,7 @@ def test_the_end_waits_for_what_is_being_made(
     assert env.is_cleaned_up
 
 
-def test_the_end_does_not_wait_for_a_command(
+def test_cleanup_does_not_wait_for_a_command(
     env: ForkableEnvironmentManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has_begun, is_ended = threading.Event(), threading.Event()
@@ -103,7 +103,7 @@ def test_the_end_does_not_wait_for_a_command(
     assert codes == [137]
 
 
-def test_a_signal_handler_may_end_what_its_own_thread_was_making(
+def test_a_signal_handler_may_clean_up_during_a_snapshot_of_its_own_thread(
     env: ForkableEnvironmentManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> Image:
@@ -116,7 +116,7 @@ def test_a_signal_handler_may_end_what_its_own_thread_was_making(
     assert env.is_cleaned_up
 
 
-def test_a_replay_is_given_up_when_the_environment_ends(tmp_path: Path) -> None:
+def test_a_replay_stops_when_the_environment_ends(tmp_path: Path) -> None:
     env = create_env_manager("memory", state_dir=tmp_path, decider=AlwaysFalseDecider())
     assert isinstance(env, ForkableEnvironmentManager)
     saved(env)
@@ -142,7 +142,7 @@ def test_a_replay_is_given_up_when_the_environment_ends(tmp_path: Path) -> None:
     assert env.is_cleaned_up
 
 
-def test_a_name_belongs_to_the_first_who_asks_for_it(
+def test_a_name_belongs_to_the_first_caller_that_asks_for_it(
     env: ForkableEnvironmentManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = saved(env)
@@ -167,4 +167,4 @@ def test_a_name_belongs_to_the_first_who_asks_for_it(
     assert len(made) == 1
     assert env.current_branch_id == "a"
     monkeypatch.undo()
-    assert env.core.fork(snapshot, ids=["b"]), "a name that was not used is free again"
+    assert env.core.fork(snapshot, ids=["b"]), "an unused name must be free again"

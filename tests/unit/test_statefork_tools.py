@@ -1,4 +1,4 @@
-"""What StateFork's backends work out without starting anything: arguments, flags, processes, what to fetch."""
+"""What StateFork's backends decide without starting anything: arguments, flags, processes, what to download."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ from waypoint.kernel.processes.process_tree import read_process, tree_of, wait_u
 from waypoint.kernel.processes.programs import DEVNULL, spawn
 
 
-def test_the_arguments_of_docker_run_that_a_sandbox_understands() -> None:
+def test_a_sandbox_understands_these_arguments_of_docker_run() -> None:
     words = ("-v", "/tmp:/tmp", "--volume=/etc:/look:ro", "-e", "A=b=c", "-e", "EMPTY=", "-w", "/app")
     parsed = parse_run_arguments(words)
     assert parsed.volumes == (Volume(Path("/tmp"), "/tmp", False), Volume(Path("/etc"), "/look", True))
@@ -23,7 +23,7 @@ def test_the_arguments_of_docker_run_that_a_sandbox_understands() -> None:
 
 
 @pytest.mark.parametrize("words", [("-p", "80:80"), ("-v", "x:/y"), ("-v", "/x"), ("-v", "/x:/y:z"), ("x",)])
-def test_what_has_no_meaning_is_refused(words: tuple[str, ...]) -> None:
+def test_unsupported_arguments_are_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(WrongUse, match="extra_args"):
         parse_run_arguments(words)
 
@@ -37,12 +37,12 @@ def test_what_has_no_meaning_is_refused(words: tuple[str, ...]) -> None:
         (("--overlay2=none",), False),
     ],
 )
-def test_whether_a_sandbox_keeps_files_is_told_by_its_flags(flags: tuple[str, ...], kept: bool) -> None:
+def test_the_flags_of_a_sandbox_show_whether_it_keeps_files(flags: tuple[str, ...], kept: bool) -> None:
     assert keeps_files(flags) is kept
 
 
 class TestProcesses:
-    def test_a_tree_has_its_descendants_and_nobody_else(self) -> None:
+    def test_a_tree_has_its_descendants_and_no_other_process(self) -> None:
         process = spawn(("sh", "-c", "sleep 1000 & sleep 1000"), stdout=DEVNULL, stderr=DEVNULL)
         try:
             while len(tree_of(process.pid)) < 3:
@@ -55,7 +55,7 @@ class TestProcesses:
             process.wait()
         assert tree_of(process.pid) == []
 
-    def test_a_dead_child_of_ours_is_reaped_so_that_its_pid_is_free(self) -> None:
+    def test_our_own_dead_child_is_reaped_so_that_its_pid_is_free(self) -> None:
         process = spawn(("true",), stdout=DEVNULL, stderr=DEVNULL)
         while (found := read_process(process.pid)) is not None and found.is_alive:
             pass
@@ -63,20 +63,20 @@ class TestProcesses:
         assert read_process(process.pid) is None
         process.wait()
 
-    def test_one_that_was_killed_is_waited_for_even_before_it_is_dead(self) -> None:
+    def test_a_killed_process_is_waited_for(self) -> None:
         process = spawn(("sleep", "1000"), stdout=DEVNULL, stderr=DEVNULL)
         process.kill()
         assert wait_until_free([process.pid]) is None
         process.wait()
 
-    def test_who_lives_is_told(self) -> None:
+    def test_a_process_that_keeps_running_is_reported(self) -> None:
         found = wait_until_free([os.getpid()])
         assert found is not None
         assert found.is_alive
 
 
 class TestRunsc:
-    def test_a_runsc_that_is_too_old_or_silent_does_not_count(
+    def test_a_runsc_that_is_too_old_or_prints_no_version_does_not_count(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("STATEFORK_STATE_DIR", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Archives that come from anywhere: refused by name, or unpacked below the directory and nowhere else."""
+"""Archives from untrusted sources: refused by name, or unpacked below the directory and nowhere else."""
 
 import io
 import os
@@ -15,7 +15,7 @@ from waypoint.kernel.copy.tar_stream import TarWriter, unpack_tar
 
 @pytest.fixture
 def below(tmp_path: Path) -> Iterator[int]:
-    """An open directory ``below``, beside which nothing may change."""
+    """An open directory ``below``; nothing outside it may change."""
     (tmp_path / "below").mkdir()
     (tmp_path / "outside").write_text("untouched")
     fd = os.open(tmp_path / "below", os.O_RDONLY)
@@ -64,7 +64,7 @@ def archive(*members: tarfile.TarInfo, content: bytes = b"new", form: int = tarf
         f"{members[-1].type.decode(errors='replace')} {members[-1].name[:20]} {members[-1].linkname}"
     ),
 )
-def test_a_member_that_leads_elsewhere_or_is_no_file_is_refused_by_name(
+def test_a_member_that_points_outside_or_is_no_file_is_refused_by_name(
     below: int, members: list[tarfile.TarInfo], links: bool
 ) -> None:
     with pytest.raises(CopyFailed) as refused:
@@ -72,7 +72,7 @@ def test_a_member_that_leads_elsewhere_or_is_no_file_is_refused_by_name(
     assert refused.value.path == f"tar:{members[-1].name}"
 
 
-def test_a_link_is_refused_or_kept_as_it_is(below: int, tmp_path: Path) -> None:
+def test_a_link_is_refused_or_kept_unchanged(below: int, tmp_path: Path) -> None:
     link = member("a", tarfile.SYMTYPE, "../outside")
     with pytest.raises(CopyFailed, match="'tar:a': it is a symbolic link"):
         unpack_tar(archive(link), below, CopyJob())
@@ -81,13 +81,13 @@ def test_a_link_is_refused_or_kept_as_it_is(below: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["..", "/", "."])
-def test_no_member_goes_through_a_link(below: int, target: str) -> None:
+def test_no_member_is_unpacked_through_a_link(below: int, target: str) -> None:
     stream = archive(member("a", tarfile.SYMTYPE, target), member("a/outside"))
     with pytest.raises(OSError, match="tar:a/outside"):
         unpack_tar(stream, below, CopyJob(keeps_links=True))
 
 
-def test_a_hard_link_does_not_go_through_a_link(below: int, tmp_path: Path) -> None:
+def test_a_hard_link_is_not_made_through_a_link(below: int, tmp_path: Path) -> None:
     stream = archive(member("a", tarfile.SYMTYPE, ".."), member("b", tarfile.LNKTYPE, "a/outside"))
     with pytest.raises(OSError, match="tar:b"):
         unpack_tar(stream, below, CopyJob(keeps_links=True))
@@ -97,14 +97,14 @@ def test_a_hard_link_does_not_go_through_a_link(below: int, tmp_path: Path) -> N
     assert (tmp_path / "below" / "d").read_text() == ""
 
 
-def test_a_link_in_the_way_of_a_file_is_replaced(below: int, tmp_path: Path) -> None:
+def test_a_link_where_a_file_belongs_is_replaced(below: int, tmp_path: Path) -> None:
     stream = archive(member("a", tarfile.SYMTYPE, "../outside"), member("a"))
     unpack_tar(stream, below, CopyJob(keeps_links=True))
     assert not (tmp_path / "below" / "a").is_symlink()
     assert (tmp_path / "below" / "a").read_text() == "new"
 
 
-def test_modes_and_hard_links(below: int, tmp_path: Path) -> None:
+def test_modes_and_hard_links_are_kept(below: int, tmp_path: Path) -> None:
     job = CopyJob()
     stream = archive(
         member(".", tarfile.DIRTYPE, mode=0o711),
@@ -132,7 +132,7 @@ def test_modes_and_hard_links(below: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [lambda data: b"", lambda data: b"no archive", lambda data: data[:700]])
-def test_what_is_no_whole_archive_is_told(below: int, spoil: Callable[[bytes], bytes]) -> None:
+def test_an_incomplete_archive_is_reported(below: int, spoil: Callable[[bytes], bytes]) -> None:
     data = archive(member("a"), content=b"x" * 1000).getvalue()
     with pytest.raises(CopyFailed, match="not a whole tar archive"):
         unpack_tar(io.BytesIO(spoil(data)), below, CopyJob())
@@ -142,7 +142,7 @@ NAMES = ["plain", "a b", "new\nline", "-dash", "\udcff\udcfe", "é" * 120, "x" *
 
 
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT], ids=["pax", "gnu"])
-def test_any_name_comes_through(below: int, tmp_path: Path, form: int) -> None:
+def test_any_file_name_is_kept(below: int, tmp_path: Path, form: int) -> None:
     stream = archive(*map(member, NAMES), form=form)
     unpack_tar(stream, below, CopyJob())
     assert sorted(os.listdir(tmp_path / "below")) == sorted(NAMES)

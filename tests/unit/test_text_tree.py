@@ -9,7 +9,7 @@ from waypoint.session.status import BranchState, BranchStatus, CheckpointStatus,
 
 
 def session_with(checkpoints: dict[str, str | None], branches: dict[str, str | None]) -> SessionStatus:
-    """A session whose checkpoints and branches stand on what they are mapped to."""
+    """A session in which each checkpoint and branch has the parent it is mapped to."""
     return SessionStatus(
         record=SessionRecord(
             id="s",
@@ -52,11 +52,11 @@ def drawn(session: SessionStatus) -> list[str]:
     return [line.partition("  memory")[0].removesuffix("  running") for line in lines]
 
 
-def test_a_session_without_checkpoints_is_its_branch() -> None:
+def test_the_tree_of_a_session_without_checkpoints_is_its_branch() -> None:
     assert drawn(session_with({}, {"main": None})) == ["└─ ▶ main"]
 
 
-def test_what_stands_on_a_checkpoint_is_below_it() -> None:
+def test_children_of_a_checkpoint_are_drawn_below_it() -> None:
     tree = session_with({"a": None, "b": "a", "c": "a", "d": "c"}, {"main": "d", "one": "a", "two": "b"})
     assert drawn(tree) == [
         "● a",
@@ -69,7 +69,7 @@ def test_what_stands_on_a_checkpoint_is_below_it() -> None:
     ]
 
 
-def test_a_thousand_checkpoints_in_a_row_are_a_column() -> None:
+def test_a_thousand_checkpoints_in_a_row_are_drawn_in_one_column() -> None:
     chain: dict[str, str | None] = {"c0": None, **{f"c{n}": f"c{n - 1}" for n in range(1, 2000)}}
     lines = drawn(session_with(chain, {"main": "c1999"}))
     assert lines == [*(f"● c{n}" for n in range(2000)), "└─ ▶ main"]
@@ -81,12 +81,12 @@ def test_a_fork_at_every_one_of_many_checkpoints_can_be_drawn() -> None:
     assert len(lines) == 4000
 
 
-def test_sizes_and_ages_are_in_the_unit_that_fits() -> None:
+def test_sizes_and_ages_use_a_suitable_unit() -> None:
     assert [megabytes(size) for size in (0, 2048, 5 << 20)] == ["0 KiB", "2 KiB", "5.0 MiB"]
     assert age(0).endswith("d ago")
 
 
-def test_those_a_checkpoint_came_from_are_named_newest_first() -> None:
+def test_the_ancestors_of_a_checkpoint_are_listed_newest_first() -> None:
     session = session_with({"a": None, "b": "a", "c": "b", "other": "a"}, {"main": "c"})
     assert session.ancestry("c") == ["c", "b", "a"]
     assert session.ancestry(None) == []

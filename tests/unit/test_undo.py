@@ -1,4 +1,4 @@
-"""What is undone, in which order, and what happens when undoing fails."""
+"""Which steps are undone, in which order, and what happens when undoing fails."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def test_after_success_only_the_unconditional_steps_run() -> None:
     assert ran == ["a"]
 
 
-def test_what_is_in_use_already_is_not_undone() -> None:
+def test_what_is_already_in_use_is_not_undone() -> None:
     ran: list[str] = []
     with pytest.raises(KeyboardInterrupt), UndoStack("test", unless=lambda: True) as undo:
         undo.on_failure("a", lambda: ran.append("a"))
@@ -31,7 +31,7 @@ def test_what_is_in_use_already_is_not_undone() -> None:
     assert ran == []
 
 
-def test_a_step_that_fails_does_not_stop_the_others_and_is_named() -> None:
+def test_a_failed_undo_step_does_not_stop_the_others_and_is_reported() -> None:
     ran: list[str] = []
 
     def fail() -> None:

@@ -34,22 +34,22 @@ def root(tmp_path: Path) -> str:
         ("55:video", User("55", 55, 44, "/")),
     ],
 )
-def test_a_user_is_found(root: str, text: str, user: User) -> None:
+def test_a_user_is_found_by_name_and_number(root: str, text: str, user: User) -> None:
     assert find_user(root, text) == user
     assert session_user(root, SessionSettings(user=text)) == user
 
 
 @pytest.mark.parametrize("text", ["nobody", "broken", "walker:nobody", "-1", "4294967295", "", ":0"])
-def test_what_is_no_user_is_named(root: str, text: str) -> None:
+def test_an_unknown_user_is_refused_by_name(root: str, text: str) -> None:
     with pytest.raises(NotFound, match="user"):
         find_user(root, text)
 
 
-def test_without_a_word_it_is_root(root: str) -> None:
+def test_the_default_user_is_root(root: str) -> None:
     assert session_user(root, SessionSettings()) is ROOT
 
 
-def test_a_link_is_not_followed_to_the_files_of_the_host(root: str) -> None:
+def test_a_link_to_a_file_of_the_host_is_not_followed(root: str) -> None:
     for name in ("passwd", "group"):
         os.unlink(f"{root}/etc/{name}")
         os.symlink(f"/etc/{name}", f"{root}/etc/{name}")

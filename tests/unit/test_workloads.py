@@ -1,4 +1,4 @@
-"""The workloads of the benchmark, run by the host's own shell: what they end, and where they write."""
+"""The workloads of the benchmark, run by the host's own shell: which programs they end, and where they write."""
 
 import os
 import shutil
@@ -38,14 +38,12 @@ def is_running(pid: int) -> bool:
 
 
 def start(workload: Workload) -> int:
-    """Its pid. As many backends do, by a shell whose own command line holds the workload's words."""
+    """Start it as many backends do, by a shell whose command line holds the workload's words; return its pid."""
     run_tool(("sh", "-c", workload.start), timeout_s=60)
     return noted_pid(workload)
 
 
-def test_a_program_that_is_started_again_takes_the_place_of_itself_and_of_nobody_else(
-    logger: Workload, tmp_path: Path
-) -> None:
+def test_a_restarted_program_ends_its_old_process_and_no_other(logger: Workload, tmp_path: Path) -> None:
     (tmp_path / "bystander.py").write_text("import time\ntime.sleep(1000)\n")
     bystander = spawn((sys.executable, str(tmp_path / "bystander.py")), stdout=DEVNULL, stderr=DEVNULL)
     try:
@@ -55,7 +53,8 @@ def test_a_program_that_is_started_again_takes_the_place_of_itself_and_of_nobody
         wait_for(lambda: not is_running(first))
         assert is_running(second)
         assert bystander.poll() is None
-        (Path(logger.home) / "pid").write_text(f"{bystander.pid}\n")  # by now it is another's
+        # the pid belongs to another process by now
+        (Path(logger.home) / "pid").write_text(f"{bystander.pid}\n")
         end_tree(second)
         start(logger)
         assert bystander.poll() is None
@@ -64,6 +63,6 @@ def test_a_program_that_is_started_again_takes_the_place_of_itself_and_of_nobody
         bystander.wait()
 
 
-def test_no_two_runs_share_a_directory() -> None:
+def test_two_runs_never_share_a_directory() -> None:
     assert make_workload("kv").home != make_workload("kv").home
     assert os.path.dirname(make_workload("kv").home) == "/var/tmp"

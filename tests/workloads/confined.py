@@ -1,4 +1,4 @@
-"""A process that has walled itself in further, with threads: a filter of its own, on top of the branch's."""
+"""A process with threads that adds its own system call filter to that of the branch."""
 
 import ctypes
 import os
@@ -20,7 +20,7 @@ class Program(ctypes.Structure):
 
 
 def filtered() -> Iterator[None]:
-    """Every call whose first argument is MARK is refused, before and after."""
+    """Every call whose first argument is MARK is refused, before the checkpoint and after it."""
     libc = ctypes.CDLL(None, use_errno=True)
     code = b"".join(
         struct.pack("<HBBI", *instruction)

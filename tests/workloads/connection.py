@@ -1,7 +1,7 @@
-"""Two processes with an established TCP connection that exchange a counter, step by step as they are told.
+"""Two processes with an established TCP connection that exchange a counter, one step per request.
 
-The client writes each answer into ``/tmp/count``. It steps when ``/tmp/step`` appears, which it then removes.
-Both ends check that they get the number they expect, so a byte lost or repeated ends them.
+The client writes each answer into ``/tmp/count``. It steps when ``/tmp/step`` appears, and then removes that file.
+Both ends check that they get the number they expect, so a lost or repeated byte ends them.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""An attempt to get out of a branch, or to touch what is not its own: ``escape.py NAME [ARGUMENT…]``.
+"""Try to get out of a branch, or to touch what it does not own: ``escape.py NAME [ARGUMENT…]``.
 
-Prints ``refused: WHY`` if the kernel would not have it, ``got through: WHAT`` if it would.
+Prints ``refused: WHY`` if the kernel refused it, ``got through: WHAT`` if it did not.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-# From 424 on they are the same everywhere.
+# From 424 on, system call numbers are the same on all architectures.
 _NUMBERS = {
     "x86_64": {
         "pivot_root": 155, "init_module": 175, "delete_module": 176, "kexec_load": 246, "add_key": 248,
@@ -53,7 +53,7 @@ def call(name: str, *arguments: int | bytes | None) -> int:
 
 
 def syscall(name: str) -> str:
-    """A call with arguments that mean nothing: whoever is allowed to make it gets another error than EPERM."""
+    """Make a call with meaningless arguments: if it is allowed, the error is not EPERM."""
     return str(call(name, 0, 0, 0, 0, 0))
 
 
@@ -139,7 +139,7 @@ def socket_of(family: str) -> str:
 
 
 def leave_chroot(path: str) -> str:
-    """The old way out: keep a descriptor of the outside, and climb from there."""
+    """The classic escape: keep a descriptor of the outside root, and climb up from there."""
     os.makedirs("/tmp/jail", exist_ok=True)
     root = os.open("/", os.O_RDONLY)
     os.chroot("/tmp/jail")

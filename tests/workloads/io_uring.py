@@ -1,4 +1,4 @@
-"""A process with an io_uring, which CRIU cannot save. It ends when it is told."""
+"""A process with an io_uring, which CRIU cannot save. It ends on SIGUSR1."""
 
 import ctypes
 import os

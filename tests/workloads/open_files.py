@@ -1,4 +1,4 @@
-"""Descriptors that a process holds: files in all conditions, pipes, sockets, mappings, locks."""
+"""Descriptors that a process holds: files in various states, pipes, sockets, mappings, locks."""
 
 import fcntl
 import hashlib
@@ -18,7 +18,7 @@ LOCK_FILES = ("locked-whole", "locked-region", "locked-shared")
 
 
 def deleted_file() -> Iterator[None]:
-    """Open, written, unlinked: nobody else can reach it."""
+    """Open, written, unlinked: no other process can open it."""
     with open("/tmp/deleted", "w+b") as file:
         file.write(b"before ")
         file.flush()
@@ -32,7 +32,7 @@ def deleted_file() -> Iterator[None]:
 
 
 def big_deleted_file() -> Iterator[None]:
-    """20 MB are far beyond the limit CRIU has by default."""
+    """20 MB are far beyond CRIU's default limit for deleted files."""
     content = os.urandom(20_000_000)
     expected = hashlib.sha256(content).digest()
     with open("/tmp/big", "w+b") as file:
@@ -56,7 +56,7 @@ def deleted_base_file() -> Iterator[None]:
 
 
 def replaced_file() -> Iterator[None]:
-    """The descriptor has the old file, the name has the new one: what editors and package managers do."""
+    """The descriptor has the old file, the name the new one, as after an editor or a package manager."""
     Path("/tmp/name").write_bytes(b"old")
     with open("/tmp/name", "rb") as file:
         Path("/tmp/name.new").write_bytes(b"new")
@@ -91,7 +91,7 @@ def deleted_name_of_linked_file() -> Iterator[None]:
 
 
 def positions() -> Iterator[None]:
-    """Appending stays appending; each description has its position, a duplicate shares it."""
+    """O_APPEND stays set; each open file description has its own position, which a duplicate shares."""
     Path("/tmp/log").write_bytes(b"0123456789")
     append = os.open("/tmp/log", os.O_WRONLY | os.O_APPEND)
     reader, own = os.open("/tmp/log", os.O_RDONLY), os.open("/tmp/log", os.O_RDONLY)
@@ -111,7 +111,7 @@ def positions() -> Iterator[None]:
 
 
 def deleted_directory() -> Iterator[None]:
-    """The process stands in a directory that is gone."""
+    """The current directory of the process was removed."""
     os.mkdir("/tmp/standing")
     os.chdir("/tmp/standing")
     os.rmdir("/tmp/standing")
@@ -124,7 +124,7 @@ def pipe_with_data() -> Iterator[None]:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     sent = 0
-    while True:  # to the brim
+    while True:  # until the pipe is full
         try:
             sent += os.write(writer, bytes(range(256)) * 16)
         except BlockingIOError:
@@ -150,7 +150,7 @@ def fifo_with_data() -> Iterator[None]:
 
 
 def unix_sockets() -> Iterator[None]:
-    """A connected pair with data under way, and a listener that has a node in the file system."""
+    """A connected pair with unread data, and a listener with a node in the file system."""
     left, right = socket.socketpair()
     packets_in, packets_out = socket.socketpair(type=socket.SOCK_SEQPACKET)
     left.sendall(b"under way")
@@ -177,7 +177,7 @@ def unix_sockets() -> Iterator[None]:
 
 
 def shared_mapping() -> Iterator[None]:
-    """What is written through the mapping is in the file, before and after."""
+    """What is written through the mapping is in the file, before the checkpoint and after it."""
     Path("/tmp/mapped").write_bytes(bytes(8192))
     with open("/tmp/mapped", "r+b") as file:
         mapping = mmap.mmap(file.fileno(), 8192)
@@ -225,7 +225,7 @@ def shared_memory() -> Iterator[None]:
 
 
 def file_locks() -> Iterator[None]:
-    """Locks of a file, of a region, and shared ones keep others out: a child tries, it has none of them."""
+    """Whole-file, region and shared locks keep others out: a child, which holds none of them, tries to take them."""
     whole, region, shared = (os.open(f"/tmp/{name}", os.O_RDWR | os.O_CREAT) for name in LOCK_FILES)
     fcntl.flock(whole, fcntl.LOCK_EX)
     fcntl.lockf(region, fcntl.LOCK_EX, 10, 5)
@@ -242,7 +242,7 @@ def file_locks() -> Iterator[None]:
 def _locks_keep_out() -> bool:
     whole, region, shared = (os.open(f"/tmp/{name}", os.O_RDWR) for name in LOCK_FILES)
     exclusive = fcntl.LOCK_EX | fcntl.LOCK_NB
-    fcntl.lockf(region, exclusive, 10, 100)  # beside the locked bytes
+    fcntl.lockf(region, exclusive, 10, 100)  # next to the locked bytes
     fcntl.lockf(shared, fcntl.LOCK_SH | fcntl.LOCK_NB)
     return all(
         _is_refused(attempt)

@@ -1,7 +1,7 @@
-"""The frame of a workload: build some state, be checkpointed, check yourself.
+"""What every workload does: build some state, wait for the checkpoint, check the state.
 
-A workload is a generator: what comes before its ``yield`` builds the state, what comes after it must find the
-state whole. Between the two the process waits for SIGUSR1, which every copy of it gets on its own.
+A workload is a generator: the code before its ``yield`` builds the state, the code after it must find the
+state intact. Between the two the process waits for SIGUSR1, which each copy of it gets separately.
 """
 
 import signal
@@ -15,7 +15,7 @@ READY = Path("/tmp/workload-is-ready")
 
 
 def run(*workloads: Callable[[], Iterator[None]]) -> None:
-    """Run the one that the command line names."""
+    """Run the workload that the command line names."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     chosen = {workload.__name__: workload for workload in workloads}[sys.argv[1]]()
     next(chosen)

@@ -1,5 +1,5 @@
-"""Inside a branch, as root: ask for a connection by a frame of our own making, past everything that the kernel
-of the branch would say to it. Prints ``open`` if a server has answered, ``closed`` if not.
+"""Inside a branch, as root: ask for a connection with a hand-made frame, which bypasses the rules of the branch's
+kernel. Prints ``open`` if a server has answered, ``closed`` if not.
 
 Usage: raw_frame.py ADDRESS PORT
 """

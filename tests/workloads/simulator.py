@@ -1,4 +1,4 @@
-"""Counts steps in memory, writes each to a file at once, and says it on standard output."""
+"""Count steps in memory, write each to a file at once, and print it on standard output."""
 
 import sys
 import time

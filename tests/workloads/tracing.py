@@ -1,4 +1,4 @@
-"""A process that another one traces, as under a debugger. Both end when they are told."""
+"""A process that another one traces, as under a debugger. Both end on SIGUSR1."""
 
 import ctypes
 import os
