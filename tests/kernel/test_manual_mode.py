@@ -433,7 +433,7 @@ def test_a_job_whose_saving_failed_at_the_end_is_restored(
     pid = start("job")
     working.snapshot("early", pid=pid)
     # As if we had been killed right after CRIU ended the program.
-    monkeypatch.setattr("waypoint.kernel.criu.foreign.mend_foreign_terminals", lambda _images: None)
+    monkeypatch.setattr("waypoint.kernel.criu.foreign.repair_foreign_terminals", lambda _images: None)
     before = last_step(work)
     with failing_at("program"), pytest.raises(EngineError, match="made to fail"):
         working.restore("early")

@@ -4,9 +4,9 @@ import struct
 from pathlib import Path
 
 from waypoint.kernel.criu.images import (
-    mend_controlling_terminals,
-    mend_foreground_groups,
-    mend_foreign_terminals,
+    repair_controlling_terminals,
+    repair_foreground_groups,
+    repair_foreign_terminals,
 )
 from waypoint.kernel.criu.protobuf import Field, decode, encode
 
@@ -39,7 +39,7 @@ def test_only_a_missing_foreground_group_is_replaced_by_the_session_leader(tmp_p
         [(1, 2), (6, 300), (7, 4000), (9, b"modes")],  # no process of this group is left
         [(1, 3), (6, 0), (7, 0)],  # no session, so not a controlling terminal
     )
-    mend_foreground_groups(tmp_path)
+    repair_foreground_groups(tmp_path)
     assert foregrounds(terminals) == [300, 300, 0]
     assert b"modes" in terminals.read_bytes()
 
@@ -53,11 +53,11 @@ def test_a_foreign_tree_keeps_only_the_terminals_of_its_own_sessions(tmp_path: P
         [(1, 1), (6, 300), (7, 4000)],
         [(1, 2), (6, 200), (7, 301)],  # of the shell whose job it is; the shell was not saved
     )
-    mend_foreign_terminals(tmp_path)
+    repair_foreign_terminals(tmp_path)
     assert foregrounds(terminals) == [300, 0]
-    mended = terminals.read_bytes()
-    mend_foreign_terminals(tmp_path)
-    assert terminals.read_bytes() == mended
+    repaired = terminals.read_bytes()
+    repair_foreign_terminals(tmp_path)
+    assert terminals.read_bytes() == repaired
 
 
 def test_correct_images_are_not_written(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_correct_images_are_not_written(tmp_path: Path) -> None:
     raw = write_image(tmp_path / "tty-info.img", [(1, 1), (6, 2), (7, 2)])
     (tmp_path / "tty-info.img").chmod(0o400)
     before = (tmp_path / "tty-info.img").stat().st_ino
-    mend_foreground_groups(tmp_path)
+    repair_foreground_groups(tmp_path)
     assert (tmp_path / "tty-info.img").read_bytes() == raw
     assert (tmp_path / "tty-info.img").stat().st_ino == before
 
@@ -86,7 +86,7 @@ def test_a_descriptor_of_dev_tty_is_opened_by_the_terminals_own_name(tmp_path: P
         *(regular(7, "/dev/tty", 5, 0o666), terminal(8, 101, 7)),
         regular(9, "/srv/dev/tty", 5, 0o644),
     )
-    mend_controlling_terminals(tmp_path)
+    repair_controlling_terminals(tmp_path)
     raw, at, opened = files.read_bytes(), len(MAGIC), {}
     assert len(raw) != len(before)
     while at < len(raw):
@@ -108,5 +108,5 @@ def test_a_descriptor_of_dev_tty_is_opened_by_the_terminals_own_name(tmp_path: P
 
 
 def test_a_tree_without_terminals_is_not_changed(tmp_path: Path) -> None:
-    mend_foreground_groups(tmp_path)
+    repair_foreground_groups(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -21,7 +21,7 @@ from waypoint.errors import DumpFailed, NotFound, RestoreFailed, UsageError
 from waypoint.kernel.cgroup.freezer import Freezer
 from waypoint.kernel.cgroup.group import Cgroup, find_cgroup2, remove_group
 from waypoint.kernel.criu.foreign import dump_foreign_tree, restore_foreign_tree
-from waypoint.kernel.criu.images import mend_foreign_terminals, read_pids
+from waypoint.kernel.criu.images import read_pids, repair_foreign_terminals
 from waypoint.kernel.criu.log import CriuFailed
 from waypoint.kernel.criu.outer_terminals import OuterTerminal, outer_terminals
 from waypoint.kernel.processes.process_tree import Process, read_process, tree_of
@@ -228,7 +228,7 @@ def aside_program(platform: Platform, incarnation: str) -> tuple[Program, list[i
     if not (directory / "images" / _COMPLETE).exists():
         return None
     images = directory / "images"
-    mend_foreign_terminals(images)  # whoever saved it may have been killed before doing so
+    repair_foreign_terminals(images)  # whoever saved it may have been killed before doing so
     return read_program(directory / "program.json"), read_pids(images), images
 
 

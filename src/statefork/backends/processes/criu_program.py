@@ -58,10 +58,10 @@ LD_PRELOAD={preload} exec {criu} "$@"
 
 _REPAIR = """\
 import pathlib, sys
-from waypoint.kernel.criu.images import mend_controlling_terminals, mend_foreground_groups, terminals_of_init
+from waypoint.kernel.criu.images import repair_controlling_terminals, repair_foreground_groups, terminals_of_init
 images = pathlib.Path(sys.argv[1])
-mend_foreground_groups(images)
-mend_controlling_terminals(images)
+repair_foreground_groups(images)
+repair_controlling_terminals(images)
 (images / "terminals").write_text(terminals_of_init(images))
 """
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from waypoint.kernel.criu.images import (
     DumpStatistics,
-    mend_controlling_terminals,
-    mend_foreground_groups,
+    repair_controlling_terminals,
+    repair_foreground_groups,
     terminals_of_init,
 )
 from waypoint.kernel.criu.program import Criu, bind_options
@@ -53,8 +53,8 @@ def dump_tree(
             ],
             {"query-ext-files": lambda _pid: on_stopped(), "post-dump": lambda _pid: on_saved()},
         )
-    mend_foreground_groups(images)
-    mend_controlling_terminals(images)
+    repair_foreground_groups(images)
+    repair_controlling_terminals(images)
     return statistics
 
 

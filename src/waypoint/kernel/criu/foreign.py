@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from waypoint.kernel.criu.images import DumpStatistics, mend_foreign_terminals
+from waypoint.kernel.criu.images import DumpStatistics, repair_foreign_terminals
 from waypoint.kernel.criu.program import Criu
 from waypoint.kernel.criu.protobuf import encode
 from waypoint.kernel.criu.rpc import Opt, Worker
@@ -37,7 +37,7 @@ def dump_foreign_tree(
             ],
             {} if on_saved is None else {"post-dump": lambda _pid: on_saved()},
         )
-    mend_foreign_terminals(images)
+    repair_foreign_terminals(images)
     return statistics
 
 

@@ -15,9 +15,9 @@ __all__ = [
     "DumpStatistics",
     "bound_ports",
     "forget_sizes_below",
-    "mend_controlling_terminals",
-    "mend_foreign_terminals",
-    "mend_foreground_groups",
+    "repair_controlling_terminals",
+    "repair_foreign_terminals",
+    "repair_foreground_groups",
     "read_dump_statistics",
     "read_pids",
     "terminals_of_init",
@@ -102,7 +102,7 @@ def terminals_of_init(images: Path) -> str:
     return ",".join(f"{number}={session}" for number, session in sorted(sessions.items()))
 
 
-def mend_controlling_terminals(images: Path) -> None:
+def repair_controlling_terminals(images: Path) -> None:
     """Replace the name /dev/tty of open files by that of the terminal it stands for.
 
     A restore opens the files before their process has a controlling terminal.
@@ -123,13 +123,13 @@ def mend_controlling_terminals(images: Path) -> None:
     proper = {
         tty[_OPENED_AS]: by_name[tty[_OPEN_TERMINAL]] for tty in opened if tty[_OPEN_TERMINAL] in by_name
     }
-    mended = [
+    repaired = [
         _with_name_of_terminal(entry, fields, proper[fields[_FILE_ID]])
         if fields[_FILE_ID] in proper
         else entry
         for entry, fields in zip(entries, files, strict=True)
     ]
-    _write(images / "files.img", magic, mended)
+    _write(images / "files.img", magic, repaired)
 
 
 def forget_sizes_below(images: Path, directories: Iterable[str]) -> None:
@@ -141,7 +141,7 @@ def forget_sizes_below(images: Path, directories: Iterable[str]) -> None:
     parents = tuple(os.fsencode(directory) for directory in directories)
     magic, entries = _read(images / "files.img")
     mapped = _mapped_files(images)
-    mended = []
+    repaired = []
     for entry in entries:
         file = decode(entry)
         regular = _submessage(file, _FILE_REGULAR) if _FILE_REGULAR in file else {}
@@ -149,9 +149,9 @@ def forget_sizes_below(images: Path, directories: Iterable[str]) -> None:
             regular.pop(_REGULAR_SIZE, None)
             file[_FILE_REGULAR] = encode(regular.items())
             entry = encode(file.items())
-        mended.append(entry)
-    if mended != entries:
-        _write(images / "files.img", magic, mended)
+        repaired.append(entry)
+    if repaired != entries:
+        _write(images / "files.img", magic, repaired)
 
 
 def _is_below(name: int | bytes | None, directories: Iterable[bytes]) -> bool:
@@ -187,7 +187,7 @@ def _submessage(fields: dict[int, int | bytes], number: int) -> dict[int, int | 
     return decode(message) if isinstance(message, bytes) else {}
 
 
-def mend_foreground_groups(images: Path) -> None:
+def repair_foreground_groups(images: Path) -> None:
     """Replace a terminal's foreground process group that no longer exists; CRIU could not restore that.
 
     Between the end of a program and the moment at which its shell takes the terminal back, the foreground
@@ -200,15 +200,15 @@ def mend_foreground_groups(images: Path) -> None:
     _, processes = _read(images / "pstree.img")
     groups = {decode(process).get(_PROCESS_GROUP) for process in processes}
     magic, entries = _read(terminals)
-    mended = [_with_living_foreground(entry, groups) for entry in entries]
-    if mended == entries:
+    repaired = [_with_living_foreground(entry, groups) for entry in entries]
+    if repaired == entries:
         return
-    _write(terminals, magic, mended)
+    _write(terminals, magic, repaired)
 
 
-def mend_foreign_terminals(images: Path) -> None:
+def repair_foreign_terminals(images: Path) -> None:
     """Make a tree restorable that was saved without its session leader, or at a bad moment. Can be repeated."""
-    mend_foreground_groups(images)
+    repair_foreground_groups(images)
     _detach_terminals(images)
 
 
@@ -220,12 +220,12 @@ def _detach_terminals(images: Path) -> None:
     leaders = {0, *read_pids(images)}  # 0: the terminal has no session
     magic, entries = _read(terminals)
     no_session = encode([(_TTY_SESSION, 0), (_TTY_FOREGROUND, 0)])
-    mended = [
+    repaired = [
         entry if decode(entry).get(_TTY_SESSION, 0) in leaders else entry + no_session  # the last one counts
         for entry in entries
     ]
-    if mended != entries:
-        _write(terminals, magic, mended)
+    if repaired != entries:
+        _write(terminals, magic, repaired)
 
 
 def _with_living_foreground(terminal: bytes, groups: Iterable[int | bytes | None]) -> bytes:
