@@ -74,7 +74,7 @@ def masked(text: str, cli: Cli) -> str:
     """Mask what differs from run to run, and drop empty lines."""
     for pattern, mask in (
         (f"{re.escape(os.fspath(cli.state_dir))}|/var/lib/waypoint", "STATE"),
-        (rf"{re.escape(cli.env['HOME'])}|(?<!\d)/root\b", "HOME"),
+        (rf"{re.escape(cli.env['HOME'])}|(?<!\w)/root\b", "HOME"),
         (r"\b[0-9a-f]{16}\b", "ID"),
         (r"(\bpid=|\bPID: |/proc/)\d+", r"\1N"),
         (r"=\d+\.\d+(ms)?\b", r"=T\1"),

@@ -37,7 +37,7 @@ def parse_size(text: str) -> int:
     """The bytes that ``20G``, ``512M``, ``1.5T`` or a plain number means."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"cannot read {text!r} as a size", hint="such as 20G or 512M")
+        raise UsageError(f"cannot read {text!r} as a size", hint="write for example 20G or 512M")
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
 
 
