@@ -24,7 +24,7 @@ class Reader:
 
     before: str = ""  # typed before the first one
     python: str = ""  # before each one in Python
-    after: str = ""  # typed after the last one
+    after: str = ""  # done at the end, also after a failure
     instead: Sequence[tuple[str, str]] = ()
 
 
@@ -120,7 +120,11 @@ def test_the_examples_of_a_page_do_what_it_says(
             "bash",
             "-c",
             "\n".join(
-                [reader.before, *(_script(example, reader, workspace) for example in found), reader.after]
+                [
+                    f"trap {shlex.quote(reader.after)} EXIT",
+                    reader.before,
+                    *(_script(example, reader, workspace) for example in found),
+                ]
             ),
         ],
         cwd=workspace,
