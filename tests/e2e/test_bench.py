@@ -20,7 +20,9 @@ def test_the_short_benchmark_measures_every_row_and_leaves_nothing(tmp_path: Pat
         check=False,
     )
     said = finished.stderr.decode()
-    assert finished.returncode == 0, f"{said.splitlines()[-1]}\n{said}"  # the error first, before the progress
+    assert finished.returncode == 0, (
+        f"{said.splitlines()[-1]}\n{said}"
+    )  # the error first, before the progress
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert len(rows) >= 11
     assert all(row["ours_ms"] > 0 for row in rows)
