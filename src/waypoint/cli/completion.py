@@ -190,7 +190,7 @@ def _catalogue_names(
         if metavar != "BASE":
             yield HOST
         return
-    if metavar in ("SESSION", "SESSION[:BRANCH]", "SRC", "DST"):
+    if metavar in ("SESSION", "SESSION[:BRANCH]", "SESSION:BRANCH", "SRC", "DST"):
         for session in catalogue.sessions():
             name = session.name or session.id
             yield name

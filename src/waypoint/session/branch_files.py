@@ -246,7 +246,11 @@ def _opened(root: Root, path: str, *, follow: bool = False) -> Iterator[int]:
         try:
             found = stack.enter_context(root.found(path, follow=follow))
         except FileNotFoundError as error:
-            raise NotFound("file or directory", root.shown(path), hint="is the path right?") from error
+            raise NotFound(
+                "file or directory",
+                root.shown(path),
+                hint="list what is there: waypoint exec SESSION[:BRANCH] -- ls DIR",
+            ) from error
         yield found
 
 

@@ -38,7 +38,7 @@ def add_verbs(verbs: Verbs) -> None:
         "waypoint park demo:fork-1 idea",
         "waypoint fork demo idea --id fork-1   # later",
     )
-    add_target(park)
+    add_target(park, may_be_main=False)
     park.add_argument("name", nargs="?", metavar="NAME", help="a name for the checkpoint")
     restore = verbs.add(
         Verb("restore", "checkpoints", "restore"),
@@ -62,7 +62,7 @@ def add_verbs(verbs: Verbs) -> None:
         "replace 'main' by another branch; what 'main' was is lost, checkpoints stay",
         "waypoint promote demo:fork-2",
     )
-    add_target(promote)
+    add_target(promote, may_be_main=False)
     promote.add_argument(
         "--over", default=MAIN, metavar="BRANCH", help="the branch to replace (default: main)"
     )

@@ -7,8 +7,11 @@ from waypoint.names import MAIN
 __all__ = ["add_detach_key", "add_job", "add_no_wait", "add_target", "add_terminal"]
 
 
-def add_target(parser: argparse.ArgumentParser, *, waits: bool = True) -> None:
-    parser.add_argument("target", metavar="SESSION[:BRANCH]", help="the branch (default: main)")
+def add_target(parser: argparse.ArgumentParser, *, waits: bool = True, may_be_main: bool = True) -> None:
+    if may_be_main:
+        parser.add_argument("target", metavar="SESSION[:BRANCH]", help="the branch (default: main)")
+    else:
+        parser.add_argument("target", metavar="SESSION:BRANCH", help="the branch; it cannot be main")
     if waits:
         add_no_wait(parser)
 

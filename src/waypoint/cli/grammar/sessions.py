@@ -42,7 +42,7 @@ def add_verbs(verbs: Verbs) -> None:
         "end and remove a branch; its checkpoints stay",
         "waypoint destroy demo:fork-1",
     )
-    add_target(destroy)
+    add_target(destroy, may_be_main=False)
     suspend = verbs.add(
         Verb("suspend", "suspension", "suspend"),
         "suspend a session to disk: save and end all its branches; it also survives a reboot",
