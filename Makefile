@@ -21,7 +21,7 @@ PRELOAD := src/waypoint/_bin/criu-preload.so
 
 # Debian packages by name: what the product needs, and what only its tests need.
 PACKAGES := btrfs-progs gcc make libc6-dev python3-venv util-linux iproute2 ca-certificates debian-archive-keyring libvterm0 fonts-dejavu-core
-# What leads sessions to the network, and what builds, fetches and bootstraps bases.
+# What connects sessions to the network, and what builds, fetches and bootstraps bases.
 PACKAGES += slirp4netns buildah runc mmdebstrap
 TEST_PACKAGES := bash zsh dash busybox tmux vim redis-server curl python3 clang libclang-rt-14-dev procps nftables qemu-system-x86 lz4 e2fsprogs docker.io podman conmon netavark iptables
 ifeq ($(shell command -v node),)
@@ -34,7 +34,7 @@ endif
 # $(call need,packages): install those that are missing; asks apt only then.
 define need
 if ! command -v dpkg-query >/dev/null; then \
-	echo "not a Debian system: please see to it that these are installed: $(1)" >&2; \
+	echo "not a Debian system: please install these yourself: $(1)" >&2; \
 else \
 	have=" $$(dpkg-query -W -f='$${Package}:$${db:Status-Status} ' $(1) 2>/dev/null || true) "; missing=""; \
 	for package in $(1); do [[ "$$have" == *" $$package:installed "* ]] || missing+=" $$package"; done; \
@@ -87,7 +87,7 @@ e2e: install test-packages ## the tests through the command line (root)
 bench: install ## measure, and print the table of results
 	@$(BIN)/python -m benchmarks.bench
 
-soak: install ## kill the command line at random moments for SOAK_SECONDS (300), and look each time
+soak: install ## kill the command line at random moments for SOAK_SECONDS (300), and check what is left each time
 	@$(BIN)/python -m benchmarks.soak --seconds $(SOAK_SECONDS)
 
 init: packages ## compile the C init

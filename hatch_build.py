@@ -1,7 +1,7 @@
 """Build hook: compile the C parts and ship them inside the package, in ``waypoint/_bin``.
 
-Runs for wheels and for editable installs alike; in both they are put under ``src`` (ignored by git),
-where an editable install finds it and from where a wheel takes it.
+Runs for wheels and for editable installs alike; in both they are put below ``src`` (ignored by git),
+where an editable install finds them and from where a wheel takes them.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# What is made, and from which directory of ``native``.
+# What is compiled, and from which directory of ``native``.
 MADE = {"waypoint-init": "init", "criu-preload.so": "preload"}
 
 
@@ -25,17 +25,17 @@ class NativeBuildHook(BuildHookInterface[Any]):
         if self.target_name != "wheel":
             return  # a source distribution carries the C files, not what they compile to
         root = Path(self.root)
-        place = root / "src" / "waypoint" / "_bin"
-        place.mkdir(exist_ok=True)
+        target = root / "src" / "waypoint" / "_bin"
+        target.mkdir(exist_ok=True)
         for name, source in MADE.items():
             build = root / "build" / source
             build.mkdir(parents=True, exist_ok=True)
             subprocess.run(["make", "-C", str(root / "native" / source), f"BUILD={build}"], check=True)
             # Renamed into place: a running session may be executing the old one.
-            fresh = place / f".{name}.new"
+            fresh = target / f".{name}.new"
             shutil.copy2(build / name, fresh)
             fresh.chmod(0o755)
-            os.replace(fresh, place / name)
+            os.replace(fresh, target / name)
         # They are for one architecture but for any Python 3.
         machine = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["pure_python"] = False

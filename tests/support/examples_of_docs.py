@@ -1,4 +1,4 @@
-"""The examples of README and docs: the fenced blocks of a page that a reader would run."""
+"""The examples of README, docs and examples: the fenced blocks of a page that a reader would run."""
 
 import re
 from dataclasses import dataclass
@@ -22,14 +22,22 @@ class Example:
 
 
 def pages() -> list[str]:
-    """README and every page of docs, by its path in the repository."""
-    found = [REPOSITORY / "README.md", *sorted(REPOSITORY.glob("docs/**/*.md"))]
+    """README and every page of docs and examples, by its path in the repository."""
+    found = [
+        REPOSITORY / "README.md",
+        *sorted(REPOSITORY.glob("docs/**/*.md")),
+        *REPOSITORY.glob("examples/**/*.md"),
+    ]
     return [str(path.relative_to(REPOSITORY)) for path in found]
 
 
 def examples(page: str) -> list[Example]:
     """What a reader of the page would run, from top to bottom."""
     text = (REPOSITORY / page).read_text()
+    unmarked = re.search(
+        r"^    (\$|waypoint|statefork|make|python3?|examples/\S+) .*", _BLOCK.sub("", text), re.MULTILINE
+    )
+    assert unmarked is None, f"{page}: a fence tells that this is run: {unmarked[0]}"
     found = []
     for match in _BLOCK.finditer(text):
         line = text[: match.start()].count("\n") + 1

@@ -15,7 +15,7 @@ from textwrap import dedent
 
 from support.command_line import Cli
 
-__all__ = ["BIN", "check_transcript", "difference", "masked", "transcript_script"]
+__all__ = ["BIN", "check_transcript", "difference", "masked", "run_script", "transcript_script"]
 
 BIN = Path(sys.executable).parent
 TIMEOUT_S = 240.0
@@ -24,8 +24,17 @@ TIMEOUT_S = 240.0
 def check_transcript(cli: Cli, transcript: str, *, env: dict[str, str] | None = None) -> None:
     """Run the commands of ``transcript`` in one shell, in $HOME; they must print exactly the lines below them."""
     expected = dedent(transcript).strip()
+    ended = run_script(cli, transcript_script(expected), env=env)
+    different = difference(expected, ended.stdout, cli)
+    assert not different, f"{different}\n{ended.stderr}"
+
+
+def run_script(
+    cli: Cli, script: str, *, env: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run a shell script in $HOME, as a user with our commands in PATH. Nothing in it may show a Python traceback."""
     ended = subprocess.run(
-        ["bash", "-c", transcript_script(expected)],
+        ["bash", "-c", script],
         cwd=cli.env["HOME"],
         env={**cli.env, "PATH": f"{BIN}:{cli.env['PATH']}", **(env or {})},
         stdin=subprocess.DEVNULL,
@@ -35,8 +44,7 @@ def check_transcript(cli: Cli, transcript: str, *, env: dict[str, str] | None = 
         check=False,
     )
     assert "Traceback" not in ended.stderr, ended.stderr
-    different = difference(expected, ended.stdout, cli)
-    assert not different, f"{different}\n{ended.stderr}"
+    return ended
 
 
 def transcript_script(transcript: str) -> str:
