@@ -98,12 +98,12 @@ def test_the_walk_through_of_a_web_application_returns_from_a_wrong_fix(builder:
     recorded, seen = (re.sub(r"server \d+", "server N", text) for text in (page.text, ended.stdout))
     assert not difference(recorded, seen, builder)
     parts = ended.stdout.split("$ waypoint ")
-    told = {part.splitlines()[0]: part.splitlines()[1:] for part in parts[1:]}
+    printed = {part.splitlines()[0]: part.splitlines()[1:] for part in parts[1:]}
     states = [part.splitlines()[1:4] for part in parts if part.startswith("exec webapp -- state\n")]
-    assert "  FAIL: test_three_dimes_are_thirty_cents" in told["exec webapp -- '. prepare'"]
-    assert told["exec webapp -- try_fix_a"][-2:] == ["(exit code 1)", ""]
-    assert "  FAIL: test_carol_still_has_her_savings" in told["exec webapp -- try_fix_a"]
-    assert [line.split(":")[0] for line in told["exec webapp -- try_fix_b"] if line] == ["  ok"] * 3
+    assert "  FAIL: test_three_dimes_are_thirty_cents" in printed["exec webapp -- '. prepare'"]
+    assert printed["exec webapp -- try_fix_a"][-2:] == ["(exit code 1)", ""]
+    assert "  FAIL: test_carol_still_has_her_savings" in printed["exec webapp -- try_fix_a"]
+    assert [line.split(":")[0] for line in printed["exec webapp -- try_fix_b"] if line] == ["  ok"] * 3
     prepared, after_a, restored, after_b = states
     assert prepared == restored  # code, data, the server and its memory
     assert all(one != other for one, other in zip(prepared, after_a, strict=True))

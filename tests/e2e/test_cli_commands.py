@@ -189,8 +189,8 @@ def test_output_is_printed_while_the_command_runs(cli: Cli, shell: str, kind: li
 
 def test_a_detached_command_is_a_job_in_every_output_form(cli: Cli, shell: str) -> None:
     assert cli("jobs", shell) == "No jobs found"
-    told = cli("exec", shell, "--detach", "--", "echo one; echo two; (exit 4)")
-    assert told == f"Job 1 started: waypoint wait {shell} 1"
+    printed = cli("exec", shell, "--detach", "--", "echo one; echo two; (exit 4)")
+    assert printed == f"Job 1 started: waypoint wait {shell} 1"
     assert cli.document("exec", shell, "--detach", "--isolated", "--", "echo e >&2; exec sleep 600") == {
         "job": 2
     }

@@ -75,6 +75,6 @@ def test_an_invalid_limit_is_refused(
 
 
 def test_doctor_lists_the_cgroup_controllers(cli: Cli) -> None:
-    told = cli.run("doctor").text
+    printed = cli.run("doctor").text
     for name in ("memory controller", "cpu controller", "pids controller", "btrfs simple quotas"):
-        assert name in told
+        assert name in printed

@@ -46,8 +46,8 @@ def return_both_ways(cli: Cli, session: str) -> list[str]:
 
 
 def test_terminals_are_opened_listed_resized_and_closed_in_every_form(cli: Cli, shell: str) -> None:
-    told = cli("terminal", "new", shell, "side", "--size", "60x10", "--cwd", "/usr", "--env", "V=a b")
-    assert told == "Terminal 'side' opened"
+    printed = cli("terminal", "new", shell, "side", "--size", "60x10", "--cwd", "/usr", "--env", "V=a b")
+    assert printed == "Terminal 'side' opened"
     assert cli("terminal", "new", shell, "third", "--quiet", "--shell", "sh") == "third"
     assert cli.document("terminal", "new", shell, "fourth") == {"name": "fourth", "rows": 40, "columns": 120}
     assert cli("exec", shell, "--terminal", "side", "--", 'echo "$V" $PWD; stty size') == "a b /usr\n10 60"

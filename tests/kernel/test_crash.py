@@ -81,10 +81,10 @@ def test_a_failure_at_any_step_keeps_the_branch_running_and_the_catalogue_unchan
             try:
                 OPERATIONS[verb](prepared, f"try-{number}")
             except EngineError as error:
-                told = str(error)
+                message = str(error)
         if not failure.reached:
             break
-        assert "made to fail" in told
+        assert "made to fail" in message
         reached.append(failure.reached)
         if failure.reached == "restore/retire":  # already published: the next command finishes the removal
             Waypoint(prepared.context.layout.state_dir).close()

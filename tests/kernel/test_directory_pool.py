@@ -73,9 +73,9 @@ def test_a_disk_limit_is_refused_by_name_and_the_other_limits_apply(
     directory_state: Path, workspace: Path
 ) -> None:
     with Waypoint(directory_state) as waypoint:
-        with pytest.raises(AbilityMissing, match="needs a pool on btrfs") as told:
+        with pytest.raises(AbilityMissing, match="needs a pool on btrfs") as refused:
             waypoint.create(workspace, limits=Limits(disk_bytes=1 << 30))
-        assert "--disk" in told.value.hint
+        assert "--disk" in refused.value.hint
         assert waypoint.sessions() == []
         session = waypoint.create(workspace, limits=Limits(memory_bytes=64 << 20))
         try:

@@ -247,8 +247,8 @@ def test_the_state_directory_is_hidden_at_every_path(
     try:
         session = waypoint.create(home / "project")
         for branch in [session.main, *return_after(session, "true")]:
-            place = f"../again/{state_dir.name}" if part == ".." else "../again"
-            assert branch.exec(f"ls -A {place} && ls -1 ../project").output == "readme\n"
+            path = f"../again/{state_dir.name}" if part == ".." else "../again"
+            assert branch.exec(f"ls -A {path} && ls -1 ../project").output == "readme\n"
         session.cleanup(force=True)
     finally:
         detach_all(again)

@@ -50,9 +50,9 @@ def test_a_shell_killed_by_the_memory_limit_is_reported_and_can_be_started_again
     session.exec("x=kept")
     session.start_isolated("sleep 1000")
     session.snapshot("before")
-    with pytest.raises(ShellDied, match=r"killed by SIGKILL; memory limit of 64M reached") as told:
+    with pytest.raises(ShellDied, match=r"killed by SIGKILL; memory limit of 64M reached") as refused:
         session.exec("y=$(head -c 200M /dev/zero | tr '\\0' y)", timeout_s=DEADLINE_S)
-    assert names(told.value) == ["memory"]
+    assert names(refused.value) == ["memory"]
     assert session.exec_isolated("pgrep -c sleep").output == "1\n"
     session.open_terminal("main")
     assert session.exec("echo fresh").output == "fresh\n"
@@ -227,9 +227,9 @@ def test_a_session_without_limits_has_no_trace_of_limits(session: Session) -> No
 def test_an_invalid_limit_is_refused_with_the_smallest_valid_one(
     waypoint: Waypoint, workspace: Path, leaves_nothing_behind: None, limits: Limits, least: str
 ) -> None:
-    with pytest.raises(UsageError, match="limit of") as told:
+    with pytest.raises(UsageError, match="limit of") as refused:
         waypoint.create(workspace, limits=limits)
-    assert told.value.hint.startswith(f"at least {least}, at most ")
+    assert refused.value.hint.startswith(f"at least {least}, at most ")
     assert waypoint.sessions() == []
 
 

@@ -183,8 +183,8 @@ def test_a_program_is_restored_after_a_reboot(
     end_tree(pid)
     context, incarnation = working.context, working.main.record.incarnation
     context.platform.cgroup(incarnation).remove()
-    for place in (context.layout.mount(incarnation), work):
-        detach_all(place)
+    for directory in (context.layout.mount(incarnation), work):
+        detach_all(directory)
     unmount_pool(state_dir)
     context.platform.criu.kdat.unlink()
     with Waypoint(state_dir) as waypoint:
@@ -473,20 +473,20 @@ def test_files_written_on_the_host_after_a_killed_restore_are_in_the_session(
 def test_a_work_directory_that_cannot_be_mounted_does_not_block_the_session(
     waypoint: Waypoint, workspace: Path, tmp_path: Path, leaves_nothing_behind: None
 ) -> None:
-    place = tmp_path / "place"
-    place.mkdir()
-    session = waypoint.create(workspace, work_dir=place)
+    directory = tmp_path / "place"
+    directory.mkdir()
+    session = waypoint.create(workspace, work_dir=directory)
     session.snapshot("early")
-    detach_all(place)
-    place.rmdir()
-    place.write_text("in the way")
-    with pytest.raises(EngineError, match=f"cannot be shown at {place}"):
+    detach_all(directory)
+    directory.rmdir()
+    directory.write_text("in the way")
+    with pytest.raises(EngineError, match=f"cannot be shown at {directory}"):
         session.restore("early")
     # reported each time, until somebody fixes it
-    with pytest.raises(EngineError, match=f"cannot be shown at {place}"):
+    with pytest.raises(EngineError, match=f"cannot be shown at {directory}"):
         session.snapshot("later")
     session.cleanup(force=True)
-    assert place.read_text() == "in the way"
+    assert directory.read_text() == "in the way"
 
 
 def recover(session: Session, state_dir: Path) -> None:

@@ -153,10 +153,10 @@ def test_a_process_with_the_pool_in_its_own_mount_namespace_is_reported(
         holder.stdin.write(b"on")
         holder.stdin.flush()
         assert holder.stdout.read(2) == b"on"
-        with pytest.raises(Busy, match="in use") as told:
+        with pytest.raises(Busy, match="in use") as refused:
             unmount_pool(pool.state_dir)
         holder.communicate()
-    assert f"pid {holder.pid} (cat) has it mounted at {pool.root}" in str(told.value.hint)
+    assert f"pid {holder.pid} (cat) has it mounted at {pool.root}" in str(refused.value.hint)
     assert open_pool(pool.state_dir) == pool
 
 

@@ -183,11 +183,11 @@ def test_a_read_only_base_is_writable_only_in_the_workspace_and_temporary_direct
     session = make(Walls(read_only_base=True))
     (tmp_path / "file").write_text("x")
     for branch in lives(session):
-        for place in ("/etc", "/root", "/usr/bin", "/var/lib", "/"):
-            refused = branch.exec(f"touch {place}/made-inside")
-            assert "Read-only file system" in refused.output, place
-        for place in ("/tmp", "/var/tmp", "/run", "/dev/shm", session.record.workspace):
-            written = branch.exec(f"echo {branch.name} >{place}/made && cat {place}/made")
+        for directory in ("/etc", "/root", "/usr/bin", "/var/lib", "/"):
+            refused = branch.exec(f"touch {directory}/made-inside")
+            assert "Read-only file system" in refused.output, directory
+        for directory in ("/tmp", "/var/tmp", "/run", "/dev/shm", session.record.workspace):
+            written = branch.exec(f"echo {branch.name} >{directory}/made && cat {directory}/made")
             assert written.output == f"{branch.name}\n"
         branch.upload(tmp_path / "file", f"{session.record.workspace}/copied")
         assert branch.exec(f"cat {session.record.workspace}/copied").output == "x"
@@ -239,8 +239,8 @@ def test_a_link_that_replaced_the_workspace_makes_nothing_writable(
     (fork,) = session.fork(saved)
     session.restore(saved)
     for branch in (session.main, fork):
-        for place in ("/etc", f"{workspace}/a/work"):
-            assert "Read-only file system" in branch.exec(f"touch {place}/made-inside").output
+        for directory in ("/etc", f"{workspace}/a/work"):
+            assert "Read-only file system" in branch.exec(f"touch {directory}/made-inside").output
         assert branch.exec(f"touch {workspace}/b/work/made").exit_code == 0
 
 

@@ -84,9 +84,9 @@ def test_a_controller_that_cannot_be_enabled_is_reported_with_the_remedy(
         raise OSError(number, "refused")
 
     monkeypatch.setattr(Path, "write_text", refuse)
-    with pytest.raises(AbilityMissing, match="'memory' cannot be enabled") as told:
+    with pytest.raises(AbilityMissing, match="'memory' cannot be enabled") as refused:
         memory.enable()
-    assert remedy in told.value.hint
+    assert remedy in refused.value.hint
 
 
 def files(directory: Path) -> dict[str, str]:
@@ -172,9 +172,9 @@ def test_a_missing_controller_is_reported_before_anything_is_made(
     tmp_path: Path, limits: Limits, name: str
 ) -> None:
     platform = platform_on(tmp_path, {}, tmp_path / "cgroup")
-    with pytest.raises(AbilityMissing, match=f"no cgroup controller '{name}'") as told:
+    with pytest.raises(AbilityMissing, match=f"no cgroup controller '{name}'") as refused:
         check_limits(platform, limits)
-    assert "doctor" in told.value.hint
+    assert "doctor" in refused.value.hint
     assert list(tmp_path.iterdir()) == []
 
 

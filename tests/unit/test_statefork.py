@@ -291,10 +291,10 @@ def test_an_environment_that_cannot_be_recorded_is_reported_without_raising(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").touch()
-    place = str(tmp_path / "file/state")
-    assert main(["create", "--method", "memory", "--state-dir", place]) == 1
+    directory = str(tmp_path / "file/state")
+    assert main(["create", "--method", "memory", "--state-dir", directory]) == 1
     said = capsys.readouterr().err
-    assert f"environments cannot be kept in {place}: Not a directory" in said
+    assert f"environments cannot be kept in {directory}: Not a directory" in said
     assert "STATEFORK_STATE_DIR" in said
     env = create_env_manager("memory", state_dir=tmp_path)
     shutil.rmtree(tmp_path / env.core.id)
