@@ -15,7 +15,10 @@
  */
 #include "terminals.h"
 
+#include "watches.h"
+
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -30,7 +33,6 @@
 #define TERMINALS_MAX 16
 #define KEPT_FDS_FIRST 320 /* above the descriptors of init, and not where CRIU has its own */
 
-typedef int openat_function(int dir, const char *path, int flags, ...);
 typedef int ioctl_function(int fd, unsigned long request, ...);
 typedef pid_t setsid_function(void);
 
@@ -228,6 +230,11 @@ int openat64(int dir, const char *path, int flags, ...)
 	va_end(args);
 	if (!next)
 		next = (openat_function *)dlsym(RTLD_NEXT, "openat64");
+	fd = watches_open_description(next, dir, path, flags);
+	if (fd >= 0 || errno)
+		return fd;
+	if (strcmp(path, "root") == 0)
+		flags |= O_PATH; /* of a process: who watches it must not see CRIU close it */
 	if (is_init() && is_multiplexer(path)) {
 		fd = offer_master(flags);
 		if (fd >= 0)

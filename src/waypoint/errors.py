@@ -196,12 +196,12 @@ class EngineError(WaypointError):
 
 
 class DumpFailed(EngineError):
-    """CRIU could not save the processes. The branch keeps running and no checkpoint was made."""
+    """The processes could not be saved. The branch keeps running and no checkpoint was made."""
 
     code = "dump_failed"
 
-    def __init__(self, branch: str, reason: str, log_file: Path) -> None:
-        super().__init__(f"cannot checkpoint {branch}: {reason}", hint=f"CRIU's log: {log_file}")
+    def __init__(self, branch: str, reason: str, log_file: Path | None = None, *, hint: str = "") -> None:
+        super().__init__(f"cannot checkpoint {branch}: {reason}", hint=hint or f"CRIU's log: {log_file}")
         self.branch = branch
         self.reason = reason
         self.log_file = log_file

@@ -56,6 +56,7 @@ def test_a_branch_is_unharmed_by_a_snapshot_refused_because_a_process(
         with pytest.raises(DumpFailed, match=named) as refused:
             session.snapshot("refused")
         assert "criu.log" in refused.value.hint
+        assert refused.value.log_file is not None
         assert refused.value.log_file.is_file()
         assert session.exec(state).output == answer
     with pytest.raises(DumpFailed, match=named):

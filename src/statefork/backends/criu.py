@@ -28,6 +28,7 @@ from waypoint.kernel.copy.file_tree import CopyJob
 from waypoint.kernel.criu.branch import dump_tree, restore_tree
 from waypoint.kernel.criu.log import CriuFailed
 from waypoint.kernel.criu.terminals import empty_terminals, refill_terminals
+from waypoint.kernel.criu.watches import CannotKeepWatches, WatchRecorder
 from waypoint.kernel.processes.programs import run_tool
 from waypoint.kernel.undo import UndoStack
 from waypoint.session.branch_files import copy_between
@@ -105,19 +106,25 @@ class CriuBackend(Backend):
 
         work = self._make_work_directory()
         try:
-            dump_tree(
-                host_criu(),
-                pid,
-                images=path / "criu",
-                work=work,
-                root=self._tree.root,
-                external=self._tree.names(),
-                on_stopped=lambda: empty_terminals(pid),
-                on_saved=keep_control_files,
-            )
+            with WatchRecorder(pid, self._cgroup(instance.id).members()) as watches:
+                watches.await_readers()
+                dump_tree(
+                    host_criu(),
+                    pid,
+                    images=path / "criu",
+                    work=work,
+                    root=self._tree.root,
+                    external=self._tree.names(),
+                    watches=watches,
+                    on_stopped=lambda: empty_terminals(pid),
+                    on_saved=keep_control_files,
+                )
+                watches.keep(path / "criu", lambda lost: [None] * len(lost))
         except BaseException as error:
             with suppress(ProcessLookupError):  # nobody is left to read it
                 refill_terminals(pid)
+            if isinstance(error, CannotKeepWatches):
+                shutil.rmtree(work)
             if isinstance(error, CriuFailed):
                 obstacles = find_obstacles(self._cgroup(instance.id))
                 reason = f"{'; '.join(obstacles)} [{error.reason}]" if obstacles else error.reason

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from waypoint.engine.extra_mounts import find_mount_points, save_mount_points
@@ -17,12 +18,14 @@ from waypoint.engine.limits import BranchLimits
 from waypoint.engine.obstacles import find_obstacles
 from waypoint.engine.platform import Platform
 from waypoint.engine.shares import find_shares
+from waypoint.engine.watched_files import find_lost_watches, overlays_of
 from waypoint.errors import DumpFailed, EngineError
 from waypoint.kernel.cgroup.freezer import Freezer
 from waypoint.kernel.criu.branch import dump_tree
 from waypoint.kernel.criu.images import forget_sizes_below
 from waypoint.kernel.criu.log import CriuFailed
 from waypoint.kernel.criu.terminals import empty_terminals, refill_terminals
+from waypoint.kernel.criu.watches import CannotKeepWatches, WatchRecorder
 from waypoint.log import Timeline
 from waypoint.model import BranchRecord, SessionRecord
 
@@ -65,6 +68,9 @@ def save(
     limits = BranchLimits(platform, session.settings.limits, branch.incarnation)
     shared = find_shares(platform, branch.incarnation, branch.init_pid)
     extra = find_mount_points(platform, branch)
+    where = f"branch {branch.name!r} of session {branch.session_id}"
+    layer, saved_layer = layout.layer(branch.incarnation), layout.checkpoint_layer(checkpoint_id)
+    overlays = overlays_of(platform, session, branch)
 
     def make_ready() -> None:
         # A mount that is not where CRIU was told would be saved as the branch's own: with the files of this incarnation.
@@ -87,8 +93,12 @@ def save(
         with (
             timeline.step("dump"),
             platform.criu_work(branch.session_id, checkpoint_id) as work,
+            WatchRecorder(
+                branch.init_pid, platform.cgroup(branch.incarnation).members(), overlays
+            ) as watches,
             _network_stopped(platform, branch, hold),
         ):
+            watches.await_readers()
             statistics = dump_tree(
                 platform.criu,
                 branch.init_pid,
@@ -100,11 +110,14 @@ def save(
                     *(_external(mount_point, key) for mount_point, key in shared.items()),
                 ],
                 hold=hold,
+                watches=watches,
                 on_stopped=make_ready,
                 on_saved=finish,
             )
+            watches.keep(images, partial(find_lost_watches, overlays, branch.init_pid, layer, saved_layer))
+    except CannotKeepWatches as error:
+        raise DumpFailed(where, str(error), hint=error.hint) from error
     except CriuFailed as error:
-        where = f"branch {branch.name!r} of session {branch.session_id}"
         if _NO_SPACE in error.reason:
             raise OSError(errno.ENOSPC, _NO_SPACE, os.fspath(images)) from error
         obstacles = find_obstacles(platform.cgroup(branch.incarnation))

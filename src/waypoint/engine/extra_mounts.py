@@ -19,14 +19,26 @@ from waypoint.kernel.storage.mounts import mount_overlay, read_mounts
 from waypoint.kernel.syscalls import RESOLVE_NO_SYMLINKS
 from waypoint.model import BranchRecord, SessionRecord
 
-__all__ = ["add_mount_layers", "find_mount_points", "mount_extra", "save_mount_points", "saved_mount_points"]
+__all__ = [
+    "add_mount_layers",
+    "find_mount_points",
+    "mount_extra",
+    "mount_layers",
+    "save_mount_points",
+    "saved_mount_points",
+]
+
+
+def mount_layers(layer: Path) -> Path:
+    """Where a layer has the changes to the extra mounts: for the key of each a directory ``upper`` and one ``work``."""
+    return layer / "mounts"
 
 
 def add_mount_layers(platform: Platform, session: SessionRecord, incarnation: str) -> None:
     """Make the directories in the layer that hold the changes to the base's extra mounts."""
     for extra in session.base.extra_mounts:
         for part in ("upper", "work"):
-            (_parts(platform, incarnation) / extra.key / part).mkdir(parents=True)
+            (mount_layers(platform.layout.layer(incarnation)) / extra.key / part).mkdir(parents=True)
 
 
 def mount_extra(
@@ -37,7 +49,7 @@ def mount_extra(
         return
     with directory_root(root, "", resolve=RESOLVE_NO_SYMLINKS) as inside:
         for extra in session.base.extra_mounts:
-            parts = _parts(platform, incarnation) / extra.key
+            parts = mount_layers(platform.layout.layer(incarnation)) / extra.key
             with closing(_open_mount_point(inside, extra.path, mount_points[extra.key])) as mount_point:
                 target = Path(f"/proc/self/fd/{mount_point}")
                 mount_overlay(Path(extra.path), parts / "upper", parts / "work", target, root_flags(session))
@@ -45,7 +57,7 @@ def mount_extra(
 
 def find_mount_points(platform: Platform, branch: BranchRecord) -> dict[str, str]:
     """Where the extra mounts are in a running branch, each by its key."""
-    directory = _parts(platform, branch.incarnation)
+    directory = mount_layers(platform.layout.layer(branch.incarnation))
     if not directory.exists():
         return {}
     keys = "|".join(map(re.escape, os.listdir(directory)))
@@ -84,7 +96,3 @@ def _open_mount_point(inside: Root, path: str, mount_point: str) -> int:
             f"cannot mount what the host has at {path}: it belongs at {mount_point}, and {reason}",
             hint="if the session has changed that path, use an earlier checkpoint; else use a base of its own (--base DIR)",
         ) from error
-
-
-def _parts(platform: Platform, incarnation: str) -> Path:
-    return platform.layout.layer(incarnation) / "mounts"

@@ -24,6 +24,7 @@ __all__ = [
     "RESOLVE_NO_MAGICLINKS",
     "RESOLVE_NO_SYMLINKS",
     "RESOLVE_NO_XDEV",
+    "add_watch",
     "address_of",
     "bpf",
     "buffer_of",
@@ -33,6 +34,7 @@ __all__ = [
     "mount",
     "move_mount",
     "openat2",
+    "remove_watch",
     "rename_at",
     "set_mount_attributes",
     "set_namespace",
@@ -132,6 +134,18 @@ def duplicate_descriptor(pidfd: int, number: int) -> int:
     fd: int = _libc.syscall(_SYS_PIDFD_GETFD, pidfd, number, 0)
     _check(fd, f"descriptor {number}")
     return fd
+
+
+def add_watch(inotify: int, path: str, mask: int) -> int:
+    """inotify_add_watch(2): return the number of the watch."""
+    number: int = _libc.inotify_add_watch(inotify, _c_string(path), ctypes.c_uint32(mask))
+    _check(number, path)
+    return number
+
+
+def remove_watch(inotify: int, number: int) -> None:
+    """inotify_rm_watch(2)."""
+    _check(_libc.inotify_rm_watch(inotify, number), f"watch {number}")
 
 
 def openat2(dir_fd: int, path: str, flags: int, resolve: int) -> int:

@@ -10,6 +10,7 @@ Read next: :mod:`waypoint.engine.checkpoint` and :mod:`waypoint.engine.restore`.
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from waypoint.kernel.cgroup.group import Cgroup
 from waypoint.kernel.criu.images import (
     DumpStatistics,
     repair_controlling_terminals,
@@ -18,6 +19,7 @@ from waypoint.kernel.criu.images import (
 )
 from waypoint.kernel.criu.program import Criu, bind_options
 from waypoint.kernel.criu.rpc import Opt, Worker
+from waypoint.kernel.criu.watches import SavedWatches, WatchRecorder
 
 __all__ = ["dump_tree", "restore_tree"]
 
@@ -33,6 +35,7 @@ def dump_tree(
     root: Path,
     external: Sequence[str] = (),
     hold: Sequence[int] = (),
+    watches: WatchRecorder,
     on_stopped: Callable[[], None],
     on_saved: Callable[[], None],
 ) -> DumpStatistics:
@@ -40,10 +43,27 @@ def dump_tree(
 
     ``on_stopped`` is called when every task is stopped, ``on_saved`` when the processes are saved and before
     any runs again. The descriptors in ``hold`` stay open until CRIU has ended, even if we die. However this
-    ends, the tree runs again.
+    ends, the tree runs again. Raises CannotKeepWatches; what else it raises, CriuFailed apart, is from the two functions.
     """
     network = ("--net", f"/proc/{pid}/ns/net")
-    with Worker(criu, images=images, work=work, root=root, enter=network, hold=hold) as worker:
+
+    def stopped(_pid: int) -> None:
+        watches.note_unread()
+        on_stopped()
+
+    def saved(_pid: int) -> None:
+        watches.forget_events()
+        on_saved()
+
+    with Worker(
+        criu,
+        images=images,
+        work=work,
+        root=root,
+        enter=network,
+        env=watches.env,
+        hold=(*hold, *watches.descriptors),
+    ) as worker:
         statistics = worker.dump(
             [
                 *((Opt.EXTERNAL, mount) for mount in external),
@@ -51,7 +71,7 @@ def dump_tree(
                 # A connection that its server has not accepted yet cannot be saved: it is in no checkpoint.
                 (Opt.SKIP_IN_FLIGHT, True),
             ],
-            {"query-ext-files": lambda _pid: on_stopped(), "post-dump": lambda _pid: on_saved()},
+            {"query-ext-files": stopped, "post-dump": saved},
         )
     repair_foreground_groups(images)
     repair_controlling_terminals(images)
@@ -85,15 +105,25 @@ def restore_tree(
         *(f"--cgroup={group}" for group in cgroups),
         *bind_options(binds),
     )
-    with Worker(
-        criu,
-        images=images,
-        work=work,
-        root=root,
-        enter=enter,
-        env={_TERMINALS: terminals_of_init(images)},
-        hold=() if network is None else (network,),
-    ) as worker:
+    init_pid = 0
+
+    def restored(pid: int) -> None:
+        nonlocal init_pid
+        init_pid = pid
+        on_restored(pid)
+
+    with (
+        SavedWatches(images) as watches,
+        Worker(
+            criu,
+            images=images,
+            work=work,
+            root=root,
+            enter=enter,
+            env={_TERMINALS: terminals_of_init(images), **watches.env},
+            hold=(*(() if network is None else (network,)), *watches.descriptors),
+        ) as worker,
+    ):
         return worker.restore(
             [
                 *((Opt.EXTERNAL, mount) for mount in external),
@@ -101,6 +131,7 @@ def restore_tree(
             ],
             {
                 "pre-restore": lambda _pid: None if on_begin is None else on_begin(),
-                "post-restore": on_restored,
+                "post-restore": restored,
+                "pre-resume": lambda _pid: watches.complete(init_pid, Cgroup(cgroups[0]).members),
             },
         )

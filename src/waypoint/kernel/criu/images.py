@@ -15,6 +15,7 @@ __all__ = [
     "DumpStatistics",
     "bound_ports",
     "forget_sizes_below",
+    "number_inotifies",
     "repair_controlling_terminals",
     "repair_foreign_terminals",
     "repair_foreground_groups",
@@ -41,6 +42,8 @@ _MAPPING, _MAPPED_FILE = 14, 4
 # Of tty.proto: the terminal of an open file, and the regular file that it was opened as.
 _OPEN_TERMINAL, _OPENED_AS = 2, 6
 _CONTROLLING = b"/dev/tty"
+# Of fsnotify.proto. The flags of inotify_init1() are all lower; native/preload/watches.c takes the number out again.
+_FILE_INOTIFY, _INOTIFY_FLAGS, _NUMBER_SHIFT = 13, 2, 20
 # Of sk-inet.proto.
 _FILE_SOCKET, _SOCKET_PORT, _SOCKET_PEER_PORT = 4, 7, 8
 
@@ -152,6 +155,24 @@ def forget_sizes_below(images: Path, directories: Iterable[str]) -> None:
         repaired.append(entry)
     if repaired != entries:
         _write(images / "files.img", magic, repaired)
+
+
+def number_inotifies(images: Path) -> int:
+    """Put its number, from 1 on in the order in which they were saved, into the flags of each inotify; return how many."""
+    magic, entries = _read(images / "files.img")
+    numbered = 0
+    for at, entry in enumerate(entries):
+        file = decode(entry)
+        if _FILE_INOTIFY not in file:
+            continue
+        numbered += 1
+        inotify = _submessage(file, _FILE_INOTIFY)
+        inotify[_INOTIFY_FLAGS] = int(inotify[_INOTIFY_FLAGS]) | numbered << _NUMBER_SHIFT
+        file[_FILE_INOTIFY] = encode(inotify.items())
+        entries[at] = encode(file.items())
+    if numbered:
+        _write(images / "files.img", magic, entries)
+    return numbered
 
 
 def _is_below(name: int | bytes | None, directories: Iterable[bytes]) -> bool:

@@ -4,7 +4,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,10 @@ __all__ = [
     "REAP_TIMEOUT_S",
     "Process",
     "end_tree",
+    "find_holders",
+    "pids_inside",
     "processes_using_pids",
+    "program_of",
     "read_process",
     "shared_terminal",
     "tree_of",
@@ -111,6 +114,52 @@ def _open_files(pid: int) -> list[str]:
             with suppress(FileNotFoundError, ProcessLookupError):
                 found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
     return found
+
+
+def program_of(pid: int) -> str:
+    """The name of the program that a process runs, for messages."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    return "ended"
+
+
+def pids_inside(init_pid: int, pids: Iterable[int]) -> dict[int, int]:
+    """The pids that processes have in the pid namespace of ``init_pid``; without those that are not in it."""
+    level = len(_namespace_pids(init_pid)) - 1
+    found = {}
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            numbers = _namespace_pids(pid)
+            if len(numbers) > level:
+                found[pid] = numbers[level]
+    return found
+
+
+def _namespace_pids(pid: int) -> list[int]:
+    status = Path(f"/proc/{pid}/status").read_bytes()
+    return [int(number) for number in status.partition(b"\nNSpid:")[2].partition(b"\n")[0].split()]
+
+
+def find_holders(
+    pids: Iterable[int], files: Collection[tuple[int, int]]
+) -> dict[tuple[int, int], tuple[int, str]]:
+    """Which process holds these files, given by device and inode: its pid, and the name below /proc/PID by which it does."""
+    found: dict[tuple[int, int], tuple[int, str]] = {}
+    for pid in pids:
+        for name in _held_files(pid):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                status = os.stat(f"/proc/{pid}/{name}")
+                if (status.st_dev, status.st_ino) in files:
+                    found.setdefault((status.st_dev, status.st_ino), (pid, name))
+    return found
+
+
+def _held_files(pid: int) -> Iterator[str]:
+    yield from ("cwd", "root", "exe")
+    for directory in ("fd", "map_files"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            for name in os.listdir(f"/proc/{pid}/{directory}"):
+                yield f"{directory}/{name}"
 
 
 def end_tree(pid: int) -> None:

@@ -1,0 +1,134 @@
+"""The files that processes of a branch watch: the overlays that they are on, and where a file is that was renamed.
+
+A file of the base has the handle of the file in the base, also when it was changed and renamed, or is below a directory
+of the base that was renamed: only the layer knows where it is now. So the layer is searched, but only then.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from waypoint.engine.extra_mounts import find_mount_points, mount_layers
+from waypoint.engine.platform import Platform
+from waypoint.kernel.criu.watches import LostWatch, Overlay
+from waypoint.kernel.storage.mounts import read_mounts
+from waypoint.model import BranchRecord, SessionRecord
+
+__all__ = ["find_lost_watches", "overlays_of"]
+
+ENTRIES_MAX = 200_000  # to look at in a file system that has no handles: /proc, /dev/pts
+_REDIRECT, _ORIGIN = "trusted.overlay.redirect", "trusted.overlay.origin"
+_PADDING, _TYPE, _FILE = (
+    3,
+    4,
+    21,
+)  # of a handle; then where what it contains has its type, and that of the file below
+
+
+def overlays_of(platform: Platform, session: SessionRecord, branch: BranchRecord) -> list[Overlay]:
+    """The overlays that a running branch consists of."""
+    layer = platform.layout.layer(branch.incarnation)
+    directories = {"/": (layer / "upper", session.base.path)}
+    base_of = {extra.key: Path(extra.path) for extra in session.base.extra_mounts}
+    for key, mount_point in find_mount_points(platform, branch).items():
+        directories[mount_point] = (mount_layers(layer) / key / "upper", base_of[key])
+    return [
+        Overlay(
+            mount_point=entry.path,
+            device=_device(entry.device),
+            upper=directories[entry.path][0],
+            lower=directories[entry.path][1],
+        )
+        for entry in read_mounts(branch.init_pid)
+        if entry.path in directories
+    ]
+
+
+def find_lost_watches(
+    overlays: Sequence[Overlay], init_pid: int, layer: Path, saved_layer: Path, lost: Sequence[LostWatch]
+) -> list[bytes | None]:
+    """Find files of a branch whose handle does not lead to their path; ``saved_layer`` is what was saved of its ``layer``."""
+    root = Path(f"/proc/{init_pid}/root")
+    by_device = {overlay.device: overlay for overlay in overlays}
+    records: list[bytes | None] = []
+    for watch in lost:
+        overlay = by_device.get(watch.device)
+        if overlay is None:
+            candidates, kind = _search_mounts(init_pid, watch), "V"
+        else:
+            upper = saved_layer / overlay.upper.relative_to(layer)
+            candidates, kind = _search_layer(upper, overlay, watch), "W"
+        found = next((path for path in candidates if _is_at(root, path, watch)), None)
+        records.append(None if found is None else watch.found(kind, found))
+    return records
+
+
+def _is_at(root: Path, path: str, watch: LostWatch) -> bool:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return os.lstat(f"{root}{path}").st_ino == watch.inode
+    return False
+
+
+def _search_layer(upper: Path, overlay: Overlay, watch: LostWatch) -> Iterator[str]:
+    """The paths that a file of the base may have now."""
+    mount_point = "" if overlay.mount_point == "/" else overlay.mount_point
+    content = watch.handle[_PADDING:]
+    for path, below, is_directory in _walk(upper, "", ""):
+        if is_directory and below and f"{watch.below}/".startswith(f"{below}/"):
+            yield f"{mount_point}{path}{watch.below[len(below) :]}"
+        elif not is_directory and _same_origin(f"{upper}{path}", content):
+            yield f"{mount_point}{path}"
+
+
+def _walk(upper: Path, path: str, below: str) -> Iterator[tuple[str, str, bool]]:
+    """Everything in a layer, with the path of each directory in the base; directories after what they contain."""
+    with os.scandir(f"{upper}{path}") as entries:
+        for entry in entries:
+            inside = f"{path}/{entry.name}"
+            if not entry.is_dir(follow_symlinks=False):
+                yield inside, "", False
+                continue
+            redirect = os.fsdecode(_attribute(entry.path, _REDIRECT))
+            lower = redirect if redirect.startswith("/") else f"{below}/{redirect or entry.name}"
+            yield from _walk(upper, inside, lower)
+            yield inside, lower, True
+
+
+def _same_origin(path: str, content: bytes) -> bool:
+    origin = _attribute(path, _ORIGIN)
+    return len(origin) > _FILE and (origin[_TYPE], origin[_FILE:]) == (content[_TYPE], content[_FILE:])
+
+
+def _attribute(path: str, name: str) -> bytes:
+    with suppress(OSError):  # it has none
+        return os.getxattr(path, name, follow_symlinks=False)
+    return b""
+
+
+def _search_mounts(init_pid: int, watch: LostWatch) -> Iterator[str]:
+    """The paths that a file has in the other mounts of a branch, of those next to the mount points first."""
+    for entry in read_mounts(init_pid):
+        if _device(entry.device) == watch.device:
+            yield from _search_breadth_first(Path(f"/proc/{init_pid}/root"), entry.path, watch.inode)
+
+
+def _search_breadth_first(root: Path, mount_point: str, inode: int) -> Iterator[str]:
+    directories, seen = [mount_point.rstrip("/")], 0
+    for directory in directories:  # the list grows meanwhile
+        with suppress(OSError):  # a process of /proc has ended
+            for entry in os.scandir(f"{root}{directory}"):
+                seen += 1
+                path = f"{directory}/{entry.name}"
+                if entry.inode() == inode:
+                    yield path
+                if entry.is_dir(follow_symlinks=False):
+                    directories.append(path)
+        if seen > ENTRIES_MAX:
+            return
+
+
+def _device(text: str) -> int:
+    """A device number from mountinfo."""
+    major, _, minor = text.partition(":")
+    return os.makedev(int(major), int(minor))
