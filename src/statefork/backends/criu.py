@@ -107,7 +107,6 @@ class CriuBackend(Backend):
         work = self._make_work_directory()
         try:
             with WatchRecorder(pid, self._cgroup(instance.id).members()) as watches:
-                watches.await_readers()
                 dump_tree(
                     host_criu(),
                     pid,

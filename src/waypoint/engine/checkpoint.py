@@ -98,7 +98,6 @@ def save(
             ) as watches,
             _network_stopped(platform, branch, hold),
         ):
-            watches.await_readers()
             statistics = dump_tree(
                 platform.criu,
                 branch.init_pid,

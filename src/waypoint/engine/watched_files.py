@@ -5,7 +5,7 @@ of the base that was renamed: only the layer knows where it is now. So the layer
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from waypoint.model import BranchRecord, SessionRecord
 
 __all__ = ["find_lost_watches", "overlays_of"]
 
-ENTRIES_MAX = 200_000  # to look at in a file system that has no handles: /proc, /dev/pts
 _REDIRECT, _ORIGIN = "trusted.overlay.redirect", "trusted.overlay.origin"
 _PADDING, _TYPE, _FILE = (
     3,
@@ -36,7 +35,7 @@ def overlays_of(platform: Platform, session: SessionRecord, branch: BranchRecord
     return [
         Overlay(
             mount_point=entry.path,
-            device=_device(entry.device),
+            device=entry.device_number,
             upper=directories[entry.path][0],
             lower=directories[entry.path][1],
         )
@@ -48,19 +47,17 @@ def overlays_of(platform: Platform, session: SessionRecord, branch: BranchRecord
 def find_lost_watches(
     overlays: Sequence[Overlay], init_pid: int, layer: Path, saved_layer: Path, lost: Sequence[LostWatch]
 ) -> list[bytes | None]:
-    """Find files of a branch whose handle does not lead to their path; ``saved_layer`` is what was saved of its ``layer``."""
+    """The records of watches on files of the base that were renamed; ``saved_layer`` is what was saved of ``layer``."""
     root = Path(f"/proc/{init_pid}/root")
     by_device = {overlay.device: overlay for overlay in overlays}
     records: list[bytes | None] = []
     for watch in lost:
         overlay = by_device.get(watch.device)
-        if overlay is None:
-            candidates, kind = _search_mounts(init_pid, watch), "V"
-        else:
-            upper = saved_layer / overlay.upper.relative_to(layer)
-            candidates, kind = _search_layer(upper, overlay, watch), "W"
+        candidates: Iterable[str] = ()
+        if overlay is not None:
+            candidates = _search_layer(saved_layer / overlay.upper.relative_to(layer), overlay, watch)
         found = next((path for path in candidates if _is_at(root, path, watch)), None)
-        records.append(None if found is None else watch.found(kind, found))
+        records.append(None if found is None else watch.found("W", found))
     return records
 
 
@@ -104,31 +101,3 @@ def _attribute(path: str, name: str) -> bytes:
     with suppress(OSError):  # it has none
         return os.getxattr(path, name, follow_symlinks=False)
     return b""
-
-
-def _search_mounts(init_pid: int, watch: LostWatch) -> Iterator[str]:
-    """The paths that a file has in the other mounts of a branch, of those next to the mount points first."""
-    for entry in read_mounts(init_pid):
-        if _device(entry.device) == watch.device:
-            yield from _search_breadth_first(Path(f"/proc/{init_pid}/root"), entry.path, watch.inode)
-
-
-def _search_breadth_first(root: Path, mount_point: str, inode: int) -> Iterator[str]:
-    directories, seen = [mount_point.rstrip("/")], 0
-    for directory in directories:  # the list grows meanwhile
-        with suppress(OSError):  # a process of /proc has ended
-            for entry in os.scandir(f"{root}{directory}"):
-                seen += 1
-                path = f"{directory}/{entry.name}"
-                if entry.inode() == inode:
-                    yield path
-                if entry.is_dir(follow_symlinks=False):
-                    directories.append(path)
-        if seen > ENTRIES_MAX:
-            return
-
-
-def _device(text: str) -> int:
-    """A device number from mountinfo."""
-    major, _, minor = text.partition(":")
-    return os.makedev(int(major), int(minor))

@@ -9,7 +9,8 @@ that were unread before are in no checkpoint: in a copy their reader finds the e
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +21,13 @@ from waypoint.kernel.processes.inotify import (
     find_inotifies,
     leave_overflow,
     open_queue,
+    set_next_number,
     set_watch,
     unread_bytes,
 )
 from waypoint.kernel.processes.process_tree import find_holders, pids_inside, program_of
+from waypoint.kernel.storage.inode_search import find_by_inodes
+from waypoint.kernel.storage.mounts import read_mounts
 
 __all__ = ["CannotKeepWatches", "LostWatch", "Overlay", "SavedWatches", "WatchRecorder"]
 
@@ -87,7 +91,10 @@ FindLost = Callable[[Sequence[LostWatch]], Sequence[bytes | None]]
 
 
 class WatchRecorder:
-    """A context manager for the time of one dump. Its methods are called in the order in which they stand here."""
+    """A context manager for the time of one dump: begun before anything is stopped, it waits for readers at work.
+
+    Its methods are called in the order in which they stand here.
+    """
 
     def __init__(self, init_pid: int, pids: Iterable[int], overlays: Sequence[Overlay] = ()) -> None:
         self._init_pid = init_pid
@@ -119,6 +126,7 @@ class WatchRecorder:
                     description = opened(f"/proc/{pid}/fdinfo/{fd}")
                     self._queues[pid, fd] = stack.enter_context(open_queue(pid, fd))
                     words.append(f":{pid},{fd}={description}")
+            self._await_readers()
             self._stack = stack.pop_all()
         self.env = {_RECORDING: "".join(words)}
         self.descriptors = (self._output, *descriptors)
@@ -127,7 +135,7 @@ class WatchRecorder:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def await_readers(self) -> None:
+    def _await_readers(self) -> None:
         """Give readers that are at work the time to read their events: a checkpoint cannot have these."""
         queues = [queue for queue in self._queues.values() if unread_bytes(queue)]
         began = read = time.monotonic()
@@ -143,12 +151,14 @@ class WatchRecorder:
         self._unread = {key: unread_bytes(queue) for key, queue in self._queues.items()}
 
     def forget_events(self) -> None:
-        """Read away the events that CRIU has caused. Every task is stopped still. Raises CannotKeepWatches."""
+        """Read away the events that CRIU and we have caused. Every task is stopped still. Raises CannotKeepWatches."""
+        self._inotifies = self._read_records()
+        if any(inotify.lost for inotify in self._inotifies):
+            self._find(self._held_files())
+            self._find(self._files_elsewhere())
         for key, queue in self._queues.items():
             if not self._unread[key]:
                 drop_events(queue)
-        self._inotifies = self._read_records()
-        self._find_held()
 
     def keep(self, images: Path, find: FindLost) -> None:
         """Write the records beside the images, which are complete. Raises CannotKeepWatches."""
@@ -158,10 +168,12 @@ class WatchRecorder:
         for inotify in self._inotifies:
             found = find(inotify.lost) if inotify.lost else ()
             records.append(f"I {inotify.pid} {inotify.fd} {int(inotify.unread > 0)}".encode())
-            records += inotify.watches
-            records += [
+            inotify.watches += [
                 _require(record, watch, inotify) for watch, record in zip(inotify.lost, found, strict=True)
             ]
+            records += sorted(
+                inotify.watches, key=_number
+            )  # the next one then gets the number it would have got
         if number_inotifies(images) != len(self._inotifies):
             raise CannotKeepWatches("descriptors of inotify were passed on meanwhile", hint="save it again")
         (images / _FILE).write_bytes(b"".join(record + b"\0" for record in records))
@@ -190,19 +202,37 @@ class WatchRecorder:
                 inotifies[-1].watches.append(record)
         return inotifies
 
-    def _find_held(self) -> None:
-        """Find the lost watches on files that a process has open, deleted ones for example: that is how they come back."""
-        lost = {(watch.device, watch.inode) for inotify in self._inotifies for watch in inotify.lost}
-        if not lost:
-            return
-        holders = find_holders(self._pids, lost)
-        inside = pids_inside(self._init_pid, {pid for pid, _ in holders.values()})
+    def _find(self, found: Mapping[tuple[int, int], tuple[str, str]]) -> None:
+        """Take what was found, by device and inode, as the kind of a record and its last words."""
         for inotify in self._inotifies:
             for watch in tuple(inotify.lost):
-                if (watch.device, watch.inode) in holders:
-                    pid, name = holders[watch.device, watch.inode]
-                    inotify.watches.append(watch.found("D", f"{inside[pid]} {name}"))
+                if (watch.device, watch.inode) in found:
+                    inotify.watches.append(watch.found(*found[watch.device, watch.inode]))
                     inotify.lost.remove(watch)
+
+    def _lost_files(self) -> set[tuple[int, int]]:
+        return {(watch.device, watch.inode) for inotify in self._inotifies for watch in inotify.lost}
+
+    def _held_files(self) -> dict[tuple[int, int], tuple[str, str]]:
+        """The lost files that a process holds; deleted ones come back only so."""
+        holders = find_holders(self._pids, self._lost_files())
+        inside = pids_inside(self._init_pid, {pid for pid, _ in holders.values()})
+        return {file: ("D", f"{inside[pid]} {name}") for file, (pid, name) in holders.items()}
+
+    def _files_elsewhere(self) -> dict[tuple[int, int], tuple[str, str]]:
+        """The lost files of file systems that cannot be asked for them."""
+        overlays = {overlay.device for overlay in self._overlays}
+        wanted = defaultdict(set)
+        for device, inode in self._lost_files():
+            if device not in overlays:
+                wanted[device].add(inode)
+        found = {}
+        for entry in read_mounts(self._init_pid) if wanted else ():
+            inodes, mount_point = wanted[entry.device_number], entry.path.rstrip("/")
+            for inode, path in find_by_inodes(f"/proc/{self._init_pid}/root{mount_point}", inodes).items():
+                found[entry.device_number, inode] = ("V", f"{mount_point}{path}")
+                inodes.remove(inode)
+        return found
 
 
 class SavedWatches:
@@ -234,10 +264,12 @@ class SavedWatches:
         for head, watches in _groups(self._file.read_bytes().split(b"\0")[:-1]):
             pid, fd, is_unread = map(int, head.split(b" ")[1:])
             with open_queue(outside[pid], fd) as queue:
-                for watch in watches:
-                    if watch.startswith(b"D "):
-                        _, wd, mask, holder, name = watch.decode().split(" ", 4)
-                        set_watch(queue, int(wd), f"/proc/{outside[int(holder)]}/{name}", int(mask, 16))
+                held = [watch for watch in watches if watch.startswith(b"D ")]
+                for watch in held:
+                    _, wd, mask, holder, name = watch.decode().split(" ", 4)
+                    set_watch(queue, int(wd), f"/proc/{outside[int(holder)]}/{name}", int(mask, 16))
+                if held:
+                    set_next_number(queue, _number(watches[-1]) + 1)
                 drop_events(queue)
                 if is_unread:
                     leave_overflow(queue)
@@ -255,6 +287,10 @@ def _groups(records: Iterable[bytes]) -> Iterator[tuple[bytes, list[bytes]]]:
             watches.append(record)
     if head:
         yield head, watches
+
+
+def _number(watch: bytes) -> int:
+    return int(watch.split(b" ", 2)[1])
 
 
 def _parse_lost(record: bytes) -> LostWatch:

@@ -10,7 +10,15 @@ from contextlib import contextmanager, suppress
 
 from waypoint.kernel.syscalls import add_watch, duplicate_descriptor, remove_watch
 
-__all__ = ["drop_events", "find_inotifies", "leave_overflow", "open_queue", "set_watch", "unread_bytes"]
+__all__ = [
+    "drop_events",
+    "find_inotifies",
+    "leave_overflow",
+    "open_queue",
+    "set_next_number",
+    "set_watch",
+    "unread_bytes",
+]
 
 _LINK = "anon_inode:inotify"
 _EVENT_BYTES = 16  # of one without a name
@@ -57,9 +65,14 @@ def drop_events(queue: int) -> None:
 
 def set_watch(queue: int, number: int, path: str, mask: int) -> None:
     """Watch a file under a certain number, which must be free."""
-    fcntl.ioctl(queue, _SET_NEXT_WATCH, number)
+    set_next_number(queue, number)
     if add_watch(queue, path, mask) != number:
         raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+
+
+def set_next_number(queue: int, number: int) -> None:
+    """Let the next watch have this number, or the next free one above it."""
+    fcntl.ioctl(queue, _SET_NEXT_WATCH, number)
 
 
 def leave_overflow(queue: int) -> None:

@@ -63,6 +63,11 @@ class MountEntry:
     is_read_only: bool
     options: str
 
+    @property
+    def device_number(self) -> int:
+        major, _, minor = self.device.partition(":")
+        return os.makedev(int(major), int(minor))
+
 
 def read_mounts(process: int | str = "self") -> list[MountEntry]:
     """The mounts in the mount namespace of a process: of several at one path, the last, which is the visible one."""
