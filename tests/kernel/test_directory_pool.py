@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.leaks import sweep
+from support.workload import assert_workload_survives
 from waypoint import Waypoint
 from waypoint.errors import AbilityMissing
 from waypoint.kernel.storage.mounts import detach_all
@@ -20,6 +21,7 @@ from waypoint.session.setup import prepare_host
 from waypoint.store.layout import Layout
 from waypoint.store.pool import Pool, PoolKind
 from waypoint.store.pool_record import write_record
+from workloads.watches import BASE_FILE
 
 
 @pytest.fixture
@@ -65,6 +67,17 @@ def test_sessions_are_saved_restored_and_forked_by_copying(directory_state: Path
             session.restore("files")
             assert session.exec("echo [$x] $(cat new)").output == "[] saved\n"
             assert (workspace / "base").read_text() == "base\n"
+        finally:
+            session.cleanup(force=True)
+
+
+def test_a_process_still_watches_renamed_files(directory_state: Path, workspace: Path) -> None:
+    (workspace / BASE_FILE).parent.mkdir(parents=True)
+    (workspace / BASE_FILE).touch()
+    with Waypoint(directory_state) as waypoint:
+        session = waypoint.create(workspace)
+        try:
+            assert_workload_survives(session, "watches", "directory_of_the_base_renamed")
         finally:
             session.cleanup(force=True)
 

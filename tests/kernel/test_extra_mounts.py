@@ -11,6 +11,7 @@ import pytest
 
 from support.leaks import sweep
 from support.returning import return_after
+from support.workload import assert_workload_survives
 from support.workspace import new_workspace
 from waypoint import Branch, Session, Waypoint
 from waypoint.engine import checkpoint
@@ -21,6 +22,7 @@ from waypoint.kernel.storage.mounts import detach_all
 from waypoint.kernel.syscalls import MNT_DETACH, clone_mount, mount, move_mount, unmount
 from waypoint.session.setup import prepare_host
 from waypoint.store.layout import Layout
+from workloads.watches import BASE_FILE
 
 
 @pytest.fixture
@@ -62,6 +64,15 @@ def test_changes_of_the_workspace_are_part_of_checkpoints_and_forks(
         at = branch.directory / os.fspath(workspace).lstrip("/")
         assert (at / "kept").read_text() == f"real\nsaved\n{branch.name}\n"
     assert _listing(workspace) == before
+
+
+@pytest.mark.parametrize(
+    "workload", ["directory_of_the_base", "file_of_the_base", "directory_of_the_base_renamed"]
+)
+def test_a_process_still_watches_on_the_mount(session: Session, workspace: Path, workload: str) -> None:
+    (workspace / BASE_FILE).parent.mkdir()
+    (workspace / BASE_FILE).touch()
+    assert_workload_survives(session, "watches", workload)
 
 
 def test_a_fork_of_a_fork_carries_the_changes_of_both(session: Session, workspace: Path) -> None:
