@@ -27,8 +27,9 @@ from waypoint.kernel.copy.confined import Root, host_root, process_root
 from waypoint.kernel.copy.file_tree import CopyJob
 from waypoint.kernel.criu.branch import dump_tree, restore_tree
 from waypoint.kernel.criu.log import CriuFailed
+from waypoint.kernel.criu.refusal import CannotBeSaved
 from waypoint.kernel.criu.terminals import empty_terminals, refill_terminals
-from waypoint.kernel.criu.watches import CannotKeepWatches, WatchRecorder
+from waypoint.kernel.criu.watches import WatchRecorder
 from waypoint.kernel.processes.programs import run_tool
 from waypoint.kernel.undo import UndoStack
 from waypoint.session.branch_files import copy_between
@@ -114,6 +115,7 @@ class CriuBackend(Backend):
                     work=work,
                     root=self._tree.root,
                     external=self._tree.names(),
+                    members=self._cgroup(instance.id).members,
                     watches=watches,
                     on_stopped=lambda: empty_terminals(pid),
                     on_saved=keep_control_files,
@@ -122,7 +124,7 @@ class CriuBackend(Backend):
         except BaseException as error:
             with suppress(ProcessLookupError):  # nobody is left to read it
                 refill_terminals(pid)
-            if isinstance(error, CannotKeepWatches):
+            if isinstance(error, CannotBeSaved):
                 shutil.rmtree(work)
             if isinstance(error, CriuFailed):
                 obstacles = find_obstacles(self._cgroup(instance.id))

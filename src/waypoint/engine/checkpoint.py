@@ -24,8 +24,9 @@ from waypoint.kernel.cgroup.freezer import Freezer
 from waypoint.kernel.criu.branch import dump_tree
 from waypoint.kernel.criu.images import forget_sizes_below
 from waypoint.kernel.criu.log import CriuFailed
+from waypoint.kernel.criu.refusal import CannotBeSaved
 from waypoint.kernel.criu.terminals import empty_terminals, refill_terminals
-from waypoint.kernel.criu.watches import CannotKeepWatches, WatchRecorder
+from waypoint.kernel.criu.watches import WatchRecorder
 from waypoint.log import Timeline
 from waypoint.model import BranchRecord, SessionRecord
 
@@ -109,12 +110,13 @@ def save(
                     *(_external(mount_point, key) for mount_point, key in shared.items()),
                 ],
                 hold=hold,
+                members=platform.cgroup(branch.incarnation).members,
                 watches=watches,
                 on_stopped=make_ready,
                 on_saved=finish,
             )
             watches.keep(images, partial(find_lost_watches, overlays, branch.init_pid, layer, saved_layer))
-    except CannotKeepWatches as error:
+    except CannotBeSaved as error:
         raise DumpFailed(where, str(error), hint=error.hint) from error
     except CriuFailed as error:
         if _NO_SPACE in error.reason:

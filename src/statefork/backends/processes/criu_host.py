@@ -16,7 +16,7 @@ from waypoint.kernel.cgroup.group import find_cgroup2
 from waypoint.kernel.criu.log import CriuFailed
 from waypoint.kernel.criu.program import Criu
 from waypoint.kernel.criu.provision import CriuBuild
-from waypoint.kernel.criu.watches import CannotKeepWatches
+from waypoint.kernel.criu.refusal import CannotBeSaved
 from waypoint.session.context import criu_tool, launcher_path
 from waypoint.session.setup import find_criu
 from waypoint.store.layout import Layout
@@ -80,5 +80,5 @@ def explained(operation: str) -> Iterator[None]:
                     f" as it was, or use a backend that keeps files ({hint})"
                 )
             raise BackendFailed("criu", operation, error.reason, hint=hint) from error
-        except CannotKeepWatches as error:
+        except CannotBeSaved as error:
             raise BackendFailed("criu", operation, str(error), hint=error.hint) from error

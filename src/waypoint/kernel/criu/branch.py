@@ -7,7 +7,7 @@ starts there: whatever happens to us, killing that cgroup removes a half-restore
 Read next: :mod:`waypoint.engine.checkpoint` and :mod:`waypoint.engine.restore`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from waypoint.kernel.cgroup.group import Cgroup
@@ -17,9 +17,11 @@ from waypoint.kernel.criu.images import (
     repair_foreground_groups,
     terminals_of_init,
 )
+from waypoint.kernel.criu.posix_locks import LocksToSet, keep_inherited_locks
 from waypoint.kernel.criu.program import Criu, bind_options
 from waypoint.kernel.criu.rpc import Opt, Worker
 from waypoint.kernel.criu.watches import SavedWatches, WatchRecorder
+from waypoint.kernel.processes.process_tree import pids_inside
 
 __all__ = ["dump_tree", "restore_tree"]
 
@@ -35,6 +37,7 @@ def dump_tree(
     root: Path,
     external: Sequence[str] = (),
     hold: Sequence[int] = (),
+    members: Callable[[], Iterable[int]],
     watches: WatchRecorder,
     on_stopped: Callable[[], None],
     on_saved: Callable[[], None],
@@ -42,8 +45,8 @@ def dump_tree(
     """Save the tree of ``pid`` into ``images`` and let it run on.
 
     ``on_stopped`` is called when every task is stopped, ``on_saved`` when the processes are saved and before
-    any runs again. The descriptors in ``hold`` stay open until CRIU has ended, even if we die. However this
-    ends, the tree runs again. Raises CannotKeepWatches; what else it raises, CriuFailed apart, is from the two functions.
+    any runs again. ``members`` are called for the processes of the tree. The descriptors in ``hold`` stay open until CRIU has ended, even if we die. However this
+    ends, the tree runs again. Raises CannotBeSaved; what else it raises, CriuFailed apart, is from the two functions.
     """
     network = ("--net", f"/proc/{pid}/ns/net")
 
@@ -53,6 +56,7 @@ def dump_tree(
 
     def saved(_pid: int) -> None:
         watches.forget_events()
+        keep_inherited_locks(images, pids_inside(pid, members()))
         on_saved()
 
     with Worker(
@@ -112,16 +116,23 @@ def restore_tree(
         init_pid = pid
         on_restored(pid)
 
+    def about_to_run(_pid: int) -> None:
+        pids = pids_inside(init_pid, Cgroup(cgroups[0]).members())
+        outside = {inside: pid for pid, inside in pids.items()}
+        locks.complete(outside)
+        watches.complete(outside)
+
     with (
         SavedWatches(images) as watches,
+        LocksToSet(images) as locks,
         Worker(
             criu,
             images=images,
             work=work,
             root=root,
             enter=enter,
-            env={_TERMINALS: terminals_of_init(images), **watches.env},
-            hold=(*(() if network is None else (network,)), *watches.descriptors),
+            env={_TERMINALS: terminals_of_init(images), **watches.env, **locks.env},
+            hold=(*(() if network is None else (network,)), *watches.descriptors, *locks.descriptors),
         ) as worker,
     ):
         return worker.restore(
@@ -132,6 +143,6 @@ def restore_tree(
             {
                 "pre-restore": lambda _pid: None if on_begin is None else on_begin(),
                 "post-restore": restored,
-                "pre-resume": lambda _pid: watches.complete(init_pid, Cgroup(cgroups[0]).members),
+                **({"pre-resume": about_to_run} if watches.descriptors or locks.descriptors else {}),
             },
         )

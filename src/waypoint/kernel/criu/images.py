@@ -8,11 +8,14 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from waypoint.kernel.criu.protobuf import decode, decode_all, encode
 
 __all__ = [
     "DumpStatistics",
+    "PosixLock",
+    "add_posix_locks",
     "bound_ports",
     "forget_sizes_below",
     "number_inotifies",
@@ -21,6 +24,7 @@ __all__ = [
     "repair_foreground_groups",
     "read_dump_statistics",
     "read_pids",
+    "read_posix_locks",
     "terminals_of_init",
 ]
 
@@ -44,6 +48,9 @@ _OPEN_TERMINAL, _OPENED_AS = 2, 6
 _CONTROLLING = b"/dev/tty"
 # Of fsnotify.proto. The flags of inotify_init1() are all lower; native/preload/watches.c takes the number out again.
 _FILE_INOTIFY, _INOTIFY_FLAGS, _NUMBER_SHIFT = 13, 2, 20
+# Of file-lock.proto, and how an image of locks begins.
+_LOCKS_MAGIC = struct.pack("<II", 0x54564319, 0x54323616)
+_LOCK_KIND, _LOCK_TYPE, _LOCK_PID, _LOCK_FD, _LOCK_START, _LOCK_LENGTH, _POSIX = 1, 2, 3, 4, 5, 6, 1
 # Of sk-inet.proto.
 _FILE_SOCKET, _SOCKET_PORT, _SOCKET_PEER_PORT = 4, 7, 8
 
@@ -53,6 +60,16 @@ class DumpStatistics:
     """What CRIU measured. The pause is from the first task stopped to all running again."""
 
     pause_ms: float
+
+
+class PosixLock(NamedTuple):
+    """A lock of fcntl() that a process has, by the number of one of its descriptors; a length of 0 is to the end."""
+
+    pid: int
+    fd: int
+    type: int
+    start: int
+    length: int
 
 
 def read_dump_statistics(path: Path) -> DumpStatistics:
@@ -78,6 +95,42 @@ def read_pids(images: Path) -> list[int]:
     """The pids of the processes that were saved."""
     _, messages = _read(images / "pstree.img")
     return [int(decode(message)[_PROCESS_PID]) for message in messages]
+
+
+def read_posix_locks(images: Path) -> list[PosixLock]:
+    """The POSIX locks that were saved."""
+    locks = images / "filelocks.img"
+    if not locks.exists():
+        return []
+    return [
+        PosixLock(
+            *(
+                int(fields.get(number, 0))
+                for number in (_LOCK_PID, _LOCK_FD, _LOCK_TYPE, _LOCK_START, _LOCK_LENGTH)
+            )
+        )
+        for fields in map(decode, _read(locks)[1])
+        if int(fields[_LOCK_KIND]) & _POSIX
+    ]
+
+
+def add_posix_locks(images: Path, locks: Iterable[PosixLock]) -> None:
+    path = images / "filelocks.img"
+    magic, messages = _read(path) if path.exists() else (_LOCKS_MAGIC, [])
+    messages += [
+        encode(
+            (
+                (_LOCK_KIND, _POSIX),
+                (_LOCK_TYPE, lock.type),
+                (_LOCK_PID, lock.pid),
+                (_LOCK_FD, lock.fd),
+                (_LOCK_START, lock.start),
+                (_LOCK_LENGTH, lock.length),
+            )
+        )
+        for lock in locks
+    ]
+    _write(path, magic, messages)
 
 
 def terminals_of_init(images: Path) -> str:

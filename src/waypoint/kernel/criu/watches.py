@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from waypoint.kernel.criu.images import number_inotifies
+from waypoint.kernel.criu.refusal import CannotBeSaved
 from waypoint.kernel.processes.inotify import (
     drop_events,
     find_inotifies,
@@ -29,7 +30,7 @@ from waypoint.kernel.processes.process_tree import find_holders, pids_inside, pr
 from waypoint.kernel.storage.inode_search import find_by_inodes
 from waypoint.kernel.storage.mounts import read_mounts
 
-__all__ = ["CannotKeepWatches", "LostWatch", "Overlay", "SavedWatches", "WatchRecorder"]
+__all__ = ["LostWatch", "Overlay", "SavedWatches", "WatchRecorder"]
 
 READER_WAIT_S = 1.0  # for readers that are at work on their events
 READER_IDLE_S = 0.05  # one that has read nothing for so long is not
@@ -38,14 +39,6 @@ READER_POLL_S = 0.005  # nothing announces that events were read
 _FILE = "watches"  # beside the images
 _DIRECTORY = os.O_DIRECTORY
 _RECORDING, _SAVED = "WAYPOINT_WATCHES", "WAYPOINT_SAVED_WATCHES"  # native/preload/watches.c
-
-
-class CannotKeepWatches(Exception):
-    """A process of the tree watches something that would not come back. ``hint`` says what helps."""
-
-    def __init__(self, reason: str, *, hint: str) -> None:
-        super().__init__(reason)
-        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +144,7 @@ class WatchRecorder:
         self._unread = {key: unread_bytes(queue) for key, queue in self._queues.items()}
 
     def forget_events(self) -> None:
-        """Read away the events that CRIU and we have caused. Every task is stopped still. Raises CannotKeepWatches."""
+        """Read away the events that CRIU and we have caused. Every task is stopped still. Raises CannotBeSaved."""
         self._inotifies = self._read_records()
         if any(inotify.lost for inotify in self._inotifies):
             self._find(self._held_files())
@@ -161,7 +154,7 @@ class WatchRecorder:
                 drop_events(queue)
 
     def keep(self, images: Path, find: FindLost) -> None:
-        """Write the records beside the images, which are complete. Raises CannotKeepWatches."""
+        """Write the records beside the images, which are complete. Raises CannotBeSaved."""
         if not self._inotifies:
             return
         records = []
@@ -175,7 +168,7 @@ class WatchRecorder:
                 inotify.watches, key=_number
             )  # the next one then gets the number it would have got
         if number_inotifies(images) != len(self._inotifies):
-            raise CannotKeepWatches("descriptors of inotify were passed on meanwhile", hint="save it again")
+            raise CannotBeSaved("descriptors of inotify were passed on meanwhile", hint="save it again")
         (images / _FILE).write_bytes(b"".join(record + b"\0" for record in records))
 
     def _read_records(self) -> list[_Inotify]:
@@ -192,7 +185,7 @@ class WatchRecorder:
                 inotifies.append(_Inotify(pid=inside[pid], program=program_of(pid), fd=fd, unread=unread))
             elif kind == b"F":
                 pid = int(words[0])
-                raise CannotKeepWatches(
+                raise CannotBeSaved(
                     f"process {inside[pid]} ({program_of(pid)}) uses fanotify, which cannot be saved",
                     hint="end it, or let it watch by inotify",
                 )
@@ -253,14 +246,13 @@ class SavedWatches:
         for fd in self.descriptors:
             os.close(fd)
 
-    def complete(self, init_pid: int, pids: Callable[[], Iterable[int]]) -> None:
+    def complete(self, outside: Mapping[int, int]) -> None:
         """Set the watches on files that processes hold, and read away the events that CRIU has caused.
 
-        ``pids`` are called for the processes of the tree. None of them has run yet.
+        ``outside`` are the pids that the processes of the tree have for us. None of them has run yet.
         """
         if not self.descriptors:
             return
-        outside = {inside: pid for pid, inside in pids_inside(init_pid, pids()).items()}
         for head, watches in _groups(self._file.read_bytes().split(b"\0")[:-1]):
             pid, fd, is_unread = map(int, head.split(b" ")[1:])
             with open_queue(outside[pid], fd) as queue:
@@ -309,7 +301,7 @@ def _require(record: bytes | None, watch: LostWatch, inotify: _Inotify) -> bytes
     if record is None:
         where = f"once {watch.below}, " if watch.below else ""
         where += f"inode {watch.inode} of device {os.major(watch.device)}:{os.minor(watch.device)}"
-        raise CannotKeepWatches(
+        raise CannotBeSaved(
             f"process {inotify.pid} ({inotify.program}) watches a file that has no path any more ({where})",
             hint="end or restart that process, and save again",
         )
