@@ -1,7 +1,8 @@
 /*
- * waypoint-init: one static program, six modes.
+ * waypoint-init: one static program, seven modes.
  *   branch  host side: namespaces, mounts, pivot; ends as process 1 of a new branch
  *   enter   host side: runs a program (CRIU) in a branch's network namespace
+ *   relocations  host side: finds device numbers in the saved memory of processes
  *   init    process 1 of a branch: terminals and jobs behind a socket
  *   relay   inside a sandbox: carries init's socket over a pipe or a device
  *   machine process 1 of a virtual machine: from the initramfs to init
@@ -21,6 +22,7 @@ static int usage(void)
 	      "       waypoint-init enter [--net new|PATH] [--cgroup DIR] [--kdat FILE]\n"
 	      "                           [--save-kdat FILE] [--bind DIR --to DIR]... -- CMD "
 	      "ARGS...\n"
+	      "       waypoint-init relocations IMAGES DEVICE... <FILES\n"
 	      "       waypoint-init init [--dir DIR] [--any-peer] [--allow-self] [--hold-prompt]\n"
 	      "       waypoint-init relay [--dir DIR] [--port DEVICE | --vsock PORT]\n"
 	      "       waypoint-init machine --port DEVICE | --vsock PORT [--root DEVICE]\n"
@@ -51,6 +53,8 @@ int main(int argc, char **argv)
 		return branch_main(argc - 1, argv + 1);
 	if (strcmp(argv[1], "enter") == 0)
 		return enter_main(argc - 1, argv + 1);
+	if (strcmp(argv[1], "relocations") == 0)
+		return relocations_main(argc - 1, argv + 1);
 	if (strcmp(argv[1], "relay") == 0)
 		return relay_main(argc - 1, argv + 1);
 	if (strcmp(argv[1], "machine") == 0)

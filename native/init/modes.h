@@ -7,3 +7,4 @@ int here_main(int argc, char **argv);
 int init_main(int argc, char **argv);
 int machine_main(int argc, char **argv);
 int relay_main(int argc, char **argv);
+int relocations_main(int argc, char **argv);

@@ -8,6 +8,8 @@
  * it is; given its number instead of that of /dev/tty, CRIU saves an ordinary
  * descriptor of an ordinary terminal.
  */
+#include "files_seen.h"
+
 #include <fcntl.h>
 #include <unistd.h>
 #include <sys/ioctl.h>
@@ -29,6 +31,8 @@ int fstat64(int fd, struct stat64 *status)
 	int err = fstatat64(fd, "", status, AT_EMPTY_PATH);
 	unsigned int number;
 
+	if (!err)
+		files_seen_add(status);
 	if (!err && S_ISCHR(status->st_mode) && status->st_rdev == makedev(5, 0) &&
 		!ioctl(fd, TIOCGDEV, &number))
 		status->st_rdev = decode(number);

@@ -16,9 +16,10 @@ from pathlib import Path
 from waypoint.engine.extra_mounts import find_mount_points, save_mount_points
 from waypoint.engine.limits import BranchLimits
 from waypoint.engine.obstacles import find_obstacles
+from waypoint.engine.overlays import overlays_of
 from waypoint.engine.platform import Platform
 from waypoint.engine.shares import find_shares
-from waypoint.engine.watched_files import find_lost_watches, overlays_of
+from waypoint.engine.watched_files import find_lost_watches
 from waypoint.errors import DumpFailed, EngineError
 from waypoint.kernel.cgroup.freezer import Freezer
 from waypoint.kernel.criu.branch import dump_tree
@@ -111,6 +112,7 @@ def save(
                 ],
                 hold=hold,
                 members=platform.cgroup(branch.incarnation).members,
+                devices={overlay.name: overlay.device for overlay in overlays},
                 watches=watches,
                 on_stopped=make_ready,
                 on_saved=finish,

@@ -7,6 +7,7 @@ from waypoint.engine.branch_network import network_made
 from waypoint.engine.extra_mounts import saved_mount_points
 from waypoint.engine.incarnation import mount_root, require_base
 from waypoint.engine.limits import BranchLimits
+from waypoint.engine.overlays import root_devices
 from waypoint.engine.platform import Platform
 from waypoint.engine.shares import note_shares, restore_hint, shares_staged
 from waypoint.errors import RestoreFailed
@@ -69,6 +70,7 @@ def restore_checkpoint(
                         *(f"mnt[{key}]:{root}{mount_point}" for key, mount_point in mount_points.items()),
                         *(f"mnt[{share.key}]:{share.staged}" for share in shares),
                     ],
+                    devices=lambda: root_devices(root, mount_points),
                     on_begin=await_network,
                     on_restored=before_any_runs,
                 )

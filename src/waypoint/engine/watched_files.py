@@ -1,4 +1,4 @@
-"""The files that processes of a branch watch: the overlays that they are on, and where a file is that was renamed.
+"""Where a file is that a process of a branch watches, and that was renamed.
 
 A file of the base has the handle of the file in the base, also when it was changed and renamed, or is below a directory
 of the base that was renamed: only the layer knows where it is now. So the layer is searched, but only then.
@@ -9,13 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from waypoint.engine.extra_mounts import find_mount_points, mount_layers
-from waypoint.engine.platform import Platform
-from waypoint.kernel.criu.watches import LostWatch, Overlay
-from waypoint.kernel.storage.mounts import read_mounts
-from waypoint.model import BranchRecord, SessionRecord
+from waypoint.engine.overlays import Overlay
+from waypoint.kernel.criu.watches import LostWatch
 
-__all__ = ["find_lost_watches", "overlays_of"]
+__all__ = ["find_lost_watches"]
 
 _REDIRECT, _ORIGIN = "trusted.overlay.redirect", "trusted.overlay.origin"
 _PADDING, _TYPE, _FILE = (
@@ -23,25 +20,6 @@ _PADDING, _TYPE, _FILE = (
     4,
     21,
 )  # of a handle; then where what it contains has its type, and that of the file below
-
-
-def overlays_of(platform: Platform, session: SessionRecord, branch: BranchRecord) -> list[Overlay]:
-    """The overlays that a running branch consists of."""
-    layer = platform.layout.layer(branch.incarnation)
-    directories = {"/": (layer / "upper", session.base.path)}
-    base_of = {extra.key: Path(extra.path) for extra in session.base.extra_mounts}
-    for key, mount_point in find_mount_points(platform, branch).items():
-        directories[mount_point] = (mount_layers(layer) / key / "upper", base_of[key])
-    return [
-        Overlay(
-            mount_point=entry.path,
-            device=entry.device_number,
-            upper=directories[entry.path][0],
-            lower=directories[entry.path][1],
-        )
-        for entry in read_mounts(branch.init_pid)
-        if entry.path in directories
-    ]
 
 
 def find_lost_watches(

@@ -7,7 +7,7 @@ starts there: whatever happens to us, killing that cgroup removes a half-restore
 Read next: :mod:`waypoint.engine.checkpoint` and :mod:`waypoint.engine.restore`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from waypoint.kernel.cgroup.group import Cgroup
@@ -19,6 +19,7 @@ from waypoint.kernel.criu.images import (
 )
 from waypoint.kernel.criu.posix_locks import LocksToSet, keep_inherited_locks
 from waypoint.kernel.criu.program import Criu, bind_options
+from waypoint.kernel.criu.relocations import FilesSeen, Relocations
 from waypoint.kernel.criu.rpc import Opt, Worker
 from waypoint.kernel.criu.watches import SavedWatches, WatchRecorder
 from waypoint.kernel.processes.process_tree import pids_inside
@@ -38,6 +39,7 @@ def dump_tree(
     external: Sequence[str] = (),
     hold: Sequence[int] = (),
     members: Callable[[], Iterable[int]],
+    devices: Mapping[str, int] | None = None,
     watches: WatchRecorder,
     on_stopped: Callable[[], None],
     on_saved: Callable[[], None],
@@ -45,7 +47,8 @@ def dump_tree(
     """Save the tree of ``pid`` into ``images`` and let it run on.
 
     ``on_stopped`` is called when every task is stopped, ``on_saved`` when the processes are saved and before
-    any runs again. ``members`` are called for the processes of the tree. The descriptors in ``hold`` stay open until CRIU has ended, even if we die. However this
+    any runs again. ``members`` are called for the processes of the tree. ``devices`` are the numbers, by names, of its
+    file systems that will have other numbers in a copy. The descriptors in ``hold`` stay open until CRIU has ended, even if we die. However this
     ends, the tree runs again. Raises CannotBeSaved; what else it raises, CriuFailed apart, is from the two functions.
     """
     network = ("--net", f"/proc/{pid}/ns/net")
@@ -59,24 +62,27 @@ def dump_tree(
         keep_inherited_locks(images, pids_inside(pid, members()))
         on_saved()
 
-    with Worker(
-        criu,
-        images=images,
-        work=work,
-        root=root,
-        enter=network,
-        env=watches.env,
-        hold=(*hold, *watches.descriptors),
-    ) as worker:
-        statistics = worker.dump(
-            [
-                *((Opt.EXTERNAL, mount) for mount in external),
-                *((Opt.PID, pid), (Opt.LEAVE_RUNNING, True)),
-                # A connection that its server has not accepted yet cannot be saved: it is in no checkpoint.
-                (Opt.SKIP_IN_FLIGHT, True),
-            ],
-            {"query-ext-files": stopped, "post-dump": saved},
-        )
+    with FilesSeen() as files:
+        with Worker(
+            criu,
+            images=images,
+            work=work,
+            root=root,
+            enter=network,
+            env={**watches.env, **files.env},
+            hold=(*hold, *watches.descriptors, *files.descriptors),
+        ) as worker:
+            statistics = worker.dump(
+                [
+                    *((Opt.EXTERNAL, mount) for mount in external),
+                    *((Opt.PID, pid), (Opt.LEAVE_RUNNING, True)),
+                    # A connection that its server has not accepted yet cannot be saved: it is in no checkpoint.
+                    (Opt.SKIP_IN_FLIGHT, True),
+                ],
+                {"query-ext-files": stopped, "post-dump": saved},
+            )
+        if devices:
+            files.keep_relocations(criu, images, devices)
     repair_foreground_groups(images)
     repair_controlling_terminals(images)
     return statistics
@@ -93,6 +99,7 @@ def restore_tree(
     close_connections: bool = False,
     external: Sequence[str] = (),
     binds: Sequence[tuple[Path, Path]] = (),
+    devices: Callable[[], Mapping[str, int]] = dict,
     on_begin: Callable[[], None] | None = None,
     on_restored: Callable[[int], None],
 ) -> int:
@@ -101,7 +108,7 @@ def restore_tree(
 
     ``root`` must be a mount; ``binds``, each a directory and its mount point, are mounted for CRIU alone.
     Without a network namespace it gets a new one. With ``close_connections``, no TCP connection is restored: its
-    descriptor is there, but closed. ``on_begin`` is called before anything is made, ``on_restored`` with the pid
+    descriptor is there, but closed. ``devices`` are called for the numbers that file systems have now. ``on_begin`` is called before anything is made, ``on_restored`` with the pid
     before any task runs.
     """
     enter = (
@@ -119,8 +126,11 @@ def restore_tree(
     def about_to_run(_pid: int) -> None:
         pids = pids_inside(init_pid, Cgroup(cgroups[0]).members())
         outside = {inside: pid for pid, inside in pids.items()}
+        relocations.apply(outside, devices())
         locks.complete(outside)
         watches.complete(outside)
+
+    relocations = Relocations(images)
 
     with (
         SavedWatches(images) as watches,
@@ -143,6 +153,6 @@ def restore_tree(
             {
                 "pre-restore": lambda _pid: None if on_begin is None else on_begin(),
                 "post-restore": restored,
-                **({"pre-resume": about_to_run} if watches.descriptors or locks.descriptors else {}),
+                "pre-resume": about_to_run,
             },
         )

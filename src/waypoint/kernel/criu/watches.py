@@ -45,6 +45,7 @@ _RECORDING, _SAVED = "WAYPOINT_WATCHES", "WAYPOINT_SAVED_WATCHES"  # native/prel
 class Overlay:
     """An overlay of the tree: where it is mounted, its device number, and the directories that it is made of."""
 
+    name: str
     mount_point: str
     device: int
     upper: Path
