@@ -23,7 +23,7 @@ PRELOAD := src/waypoint/_bin/criu-preload.so
 PACKAGES := btrfs-progs gcc make libc6-dev python3-venv util-linux iproute2 ca-certificates debian-archive-keyring libvterm0 fonts-dejavu-core
 # What connects sessions to the network, and what builds, fetches and bootstraps bases.
 PACKAGES += slirp4netns buildah runc mmdebstrap
-TEST_PACKAGES := bash zsh dash busybox tmux vim redis-server curl python3 clang libclang-rt-14-dev procps nftables qemu-system-x86 lz4 e2fsprogs docker.io podman conmon netavark iptables
+TEST_PACKAGES := bash zsh dash busybox tmux vim redis-server postgresql curl python3 clang libclang-rt-14-dev procps nftables qemu-system-x86 lz4 e2fsprogs docker.io podman conmon netavark iptables
 ifeq ($(shell command -v node),)
 TEST_PACKAGES += nodejs
 endif

@@ -6,11 +6,12 @@
  * SQLite loses data over that. So the places are found in CRIU's images, and a restore
  * writes the new number there.
  *
- * A device number is small, and so are the inode numbers of new files: two numbers
- * side by side prove little. A place counts if it is in a whole struct stat; or if it
- * is beside the inode number of a file that a process has open, and that number is
- * large, or followed by the file's mode, or by an address of the process's own
- * memory, as in SQLite's record of a file.
+ * A place is beside the inode number of a file that a process has open. Other files
+ * must not count: what a program knows of a directory that it has left is consistent
+ * in itself. But a device number is small, and so are the inode numbers of new files:
+ * two small numbers side by side prove little. So the inode number must be large; or
+ * the file's mode must be where a struct stat has it, or follow at once; or an address
+ * of the process's own memory must follow, as in SQLite's record of a file.
  *
  * Reads DEVICE INODE MODE of each file from standard input; writes PID DEVICE
  * ADDRESS for each place.
@@ -33,7 +34,6 @@
 #define PAGE 4096UL
 #define MAGIC_BYTES 8
 #define LARGE_INODE (1ULL << 32)
-#define LINKS_MAX (1U << 20)
 
 /* Fields of CRIU's pagemap.proto, and a flag in one of them. */
 enum { HEAD_PAGES = 1, ENTRY_ADDRESS = 1, ENTRY_PAGES_OLD = 2, ENTRY_FLAGS = 4, ENTRY_PAGES = 5 };
@@ -227,45 +227,29 @@ static bool is_own_address(const struct search *s, uint64_t address)
 	return false;
 }
 
-static bool is_time(const struct timespec *t)
-{
-	return t->tv_nsec >= 0 && t->tv_nsec < 1000000000;
-}
-
-static bool is_stat(const uint8_t *at, size_t left)
-{
-	struct stat st;
-	mode_t type;
-
-	if (left < sizeof(st))
-		return false;
-	memcpy(&st, at, sizeof(st));
-	type = st.st_mode & S_IFMT;
-	if (type != S_IFREG && type != S_IFDIR && type != S_IFLNK && type != S_IFSOCK &&
-		type != S_IFIFO && type != S_IFCHR)
-		return false;
-	return st.st_ino && !(st.st_mode & ~(S_IFMT | 07777U)) && st.st_nlink <= LINKS_MAX &&
-		(type == S_IFCHR || !st.st_rdev) && st.st_size >= 0 && st.st_blocks >= 0 &&
-		st.st_blksize >= 512 && st.st_blksize <= 1 << 24 && is_time(&st.st_atim) &&
-		is_time(&st.st_mtim) && is_time(&st.st_ctim);
-}
-
-static bool is_file_id(const struct search *s, const uint8_t *at, size_t left)
+static const struct file *find_file(const struct search *s, const uint8_t *at)
 {
 	struct file wanted;
-	const struct file *file;
-	uint64_t following;
-	uint32_t mode;
 
-	if (left < 2 * sizeof(uint64_t))
-		return false;
 	memcpy(&wanted.device, at, sizeof(wanted.device));
 	memcpy(&wanted.inode, at + sizeof(uint64_t), sizeof(wanted.inode));
-	file = bsearch(&wanted, s->files, s->file_count, sizeof(*s->files), compare_files);
-	if (!file)
-		return false;
-	if (wanted.inode >= LARGE_INODE)
-		return true;
+	return bsearch(&wanted, s->files, s->file_count, sizeof(*s->files), compare_files);
+}
+
+static bool is_place(const struct search *s, const uint8_t *at, size_t left)
+{
+	const struct file *file = left >= 2 * sizeof(uint64_t) ? find_file(s, at) : NULL;
+	uint64_t following;
+	uint32_t mode;
+	struct stat st;
+
+	if (!file || file->inode >= LARGE_INODE)
+		return file;
+	if (left >= sizeof(st)) {
+		memcpy(&st, at, sizeof(st));
+		if (st.st_mode == file->mode)
+			return true;
+	}
 	if (left < 3 * sizeof(uint64_t))
 		return false;
 	memcpy(&following, at + 2 * sizeof(uint64_t), sizeof(following));
@@ -283,7 +267,7 @@ static void search_extent(const struct search *s, int pid, const struct extent *
 		memcpy(&value, at, sizeof(value)); /* aligned: the compiler makes it one load */
 		if (value != device)
 			continue;
-		if (is_stat(at, (size_t)(end - at)) || is_file_id(s, at, (size_t)(end - at)))
+		if (is_place(s, at, (size_t)(end - at)))
 			printf("%d %llu %llx\n", pid, (unsigned long long)device,
 				(unsigned long long)(extent->start + (uint64_t)(at - extent->data)));
 	}
@@ -360,7 +344,7 @@ static int search_images(struct search *s)
 
 int relocations_main(int argc, char **argv)
 {
-	struct search search = {0};
+	struct search search = {.images = -1};
 	int err;
 
 	if (argc < 3 || argc - 2 > DEVICES_MAX) {
@@ -378,5 +362,7 @@ int relocations_main(int argc, char **argv)
 		err = -EIO;
 	if (err)
 		fprintf(stderr, "waypoint-init: %s: %s\n", argv[1], strerror(-err));
+	free(search.files);
+	free(search.extents);
 	return err ? 1 : 0;
 }

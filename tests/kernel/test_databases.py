@@ -1,6 +1,7 @@
 """Databases lose no committed row and have no wrong one, in the branch, after many restores, and in many forks."""
 
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -11,29 +12,64 @@ from waypoint import Branch, Session
 ROUNDS = 50
 
 
-def committed(branch: Branch | Session) -> dict[str, int]:
-    """How many rows each writer has committed; all of them are there, and no others."""
-    checked = branch.exec("python3 -m workloads.sqlite_writers check", timeout_s=60)
+def assert_nothing_is_lost(
+    session: Session, check: str, *, in_fork: Callable[[Branch, dict[str, int]], None] | None = None
+) -> None:
+    """Save, restore and fork the session at random moments; ``check`` prints what each writer has committed."""
+    for _ in range(ROUNDS):
+        known = _committed(session, check)
+        saved = session.snapshot()
+        _assert_not_before(_committed(session, check), known)
+        (fork,) = session.fork(saved)
+        counts = _committed(fork, check)
+        _assert_not_before(counts, known)
+        if in_fork is not None:
+            in_fork(fork, counts)
+        fork.destroy()
+        session.restore(saved)
+        _assert_not_before(_committed(session, check), known)
+
+
+def _committed(branch: Branch | Session, check: str) -> dict[str, int]:
+    checked = branch.exec(check, timeout_s=60)
     assert checked.exit_code == 0, checked.output
     counts: dict[str, int] = json.loads(checked.output)
     return counts
 
 
-def is_after(later: dict[str, int], earlier: dict[str, int]) -> bool:
-    return all(later[name] >= count for name, count in earlier.items())
+def _assert_not_before(later: dict[str, int], earlier: dict[str, int]) -> None:
+    assert all(later[name] >= count for name, count in earlier.items()), (later, earlier)
 
 
 @pytest.mark.parametrize("mode", ["wal", "delete"])
-def test_sqlite_loses_nothing(session: Session, mode: str) -> None:
+def test_sqlite(session: Session, mode: str) -> None:
     install_workloads(session)
-    session.exec(f"python3 -m workloads.sqlite_writers {mode} &")
+    session.exec(f"(python3 -m workloads.sqlite_writers {mode} &)")
     wait_until(session, "pgrep -fc 'workloads[.]sqlite_writers' | grep -q 2")
-    for _ in range(ROUNDS):
-        known = committed(session)
-        saved = session.snapshot()
-        assert is_after(committed(session), known)
-        (fork,) = session.fork(saved)
-        assert is_after(committed(fork), known)
-        fork.destroy()
-        session.restore(saved)
-        assert is_after(committed(session), known)
+    assert_nothing_is_lost(session, "python3 -m workloads.sqlite_writers check")
+
+
+def test_redis_that_writes_each_change_to_its_file(session: Session) -> None:
+    install_workloads(session)
+    server = (
+        "redis-server --save '' --appendonly yes --appendfsync always --dir /tmp --daemonize yes >/dev/null"
+    )
+    session.exec(server)
+    wait_until(session, "redis-cli ping >/dev/null 2>&1")
+    session.exec("(python3 -m workloads.server_writers start redis &)")
+
+    def kill_server(fork: Branch, counts: dict[str, int]) -> None:
+        fork.exec(
+            "pkill -9 -f workloads.server_writers; pkill -9 redis-server; while pgrep -x redis-server; do :; done"
+        )
+        fork.exec(server)
+        wait_until(fork, "redis-cli ping 2>/dev/null | grep -q PONG")
+        _assert_all_kept(fork, "redis", counts)
+
+    assert_nothing_is_lost(session, "python3 -m workloads.server_writers check redis", in_fork=kill_server)
+
+
+def _assert_all_kept(fork: Branch, kind: str, counts: dict[str, int]) -> None:
+    """After the end of server and writers: at least what was confirmed is there."""
+    compared = fork.exec(f"python3 -m workloads.server_writers contains {kind} '{json.dumps(counts)}'")
+    assert compared.exit_code == 0, compared.output

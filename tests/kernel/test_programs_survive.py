@@ -217,3 +217,37 @@ def test_a_program_that_waits_in_poll_keeps_waiting(session: Session) -> None:
     for branch in return_after(session, "kill $waits"):
         branch.exec("echo >/tmp/wake; wait $waits")
         assert branch.exec("cat /tmp/said").output == "1\n"
+
+
+def test_find_and_du_in_the_middle_of_a_walk_finish_it(session: Session) -> None:
+    """They compare the device numbers of directories that they have seen with those they find on the way back."""
+    session.exec(
+        "mkdir -p tree; for d in 1 2 3 4 5 6; do mkdir -p tree/$d/a/b/c; touch tree/$d/{,a/,a/b/,a/b/c/}{x,y}; done"
+    )
+    session.exec(
+        "wait_here() { while [ ! -e /tmp/go ]; do sleep 0.01; done; }; export -f wait_here; mkfifo /tmp/slow"
+    )
+    session.exec("find tree -exec bash -c 'echo $1; wait_here' - {} ';' >/tmp/found 2>&1 & finder=$!")
+    session.exec("du -a tree 2>/tmp/du.errors >/tmp/slow & summer=$!; exec 7</tmp/slow")
+    wait_until(session, "[ -s /tmp/found ]")
+    for branch in return_after(session, "kill $finder $summer"):
+        branch.exec(
+            "touch /tmp/go; cat <&7 >/tmp/sums; wait $finder && wait $summer; echo ended $? >/tmp/ended"
+        )
+        assert (
+            branch.exec("cat /tmp/ended /tmp/du.errors; find tree | diff - /tmp/found").output == "ended 0\n"
+        )
+        assert branch.exec("du -a tree | diff - /tmp/sums").output == ""
+
+
+def test_tail_follows_a_file_by_its_name_without_reading_it_again(session: Session) -> None:
+    session.exec("echo old >/tmp/log; (tail -n +1 -F /tmp/log >/tmp/followed 2>&1 &)")
+    wait_until(session, "grep -q old /tmp/followed")
+    for branch in return_after(session, "pkill tail"):
+        branch.exec("echo new >>/tmp/log")
+        wait_until(branch, "grep -q new /tmp/followed")
+        branch.exec("mv /tmp/log /tmp/log.1; echo rotated >/tmp/log")
+        wait_until(branch, "grep -q rotated /tmp/followed")
+        followed = branch.exec("grep -v '^tail: ' /tmp/followed").output
+        assert followed == "old\nnew\nrotated\n"
+        assert "replaced" not in branch.exec("head -n 2 /tmp/followed").output
