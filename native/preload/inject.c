@@ -21,7 +21,7 @@
 #endif
 
 #define KERNEL_MASK_SIZE 8
-#define DATA_MAX 64
+#define DATA_MAX 128
 #define VDSO_MAX (4 << 12)
 
 static const unsigned char call_instruction[] = {0x0f, 0x05};
@@ -123,22 +123,25 @@ static int step(struct injection *i)
 	return err;
 }
 
-static long make_call(struct injection *i, long number, long first, long second)
+static long make_call(struct injection *i, long number, const long arguments[3])
 {
+	unsigned long words[3];
 	struct user_regs_struct before, now;
 	struct iovec out = {&before, sizeof(before)};
 	struct iovec in = {&now, sizeof(now)};
 	int err;
 
+	for (unsigned int n = 0; n < 3; n++)
+		words[n] = arguments[n] == INJECTED_DATA ? i->buffer : (unsigned long)arguments[n];
 	if (i->trace(PTRACE_GETREGSET, i->thread, NT_PRSTATUS, &out))
 		return -errno;
 	now = before;
 	now.rip = i->call;
 	now.rax = (unsigned long)number;
 	now.orig_rax = ~0UL; /* or the kernel could take it for a call to make again */
-	now.rdi = (unsigned long)first;
-	now.rsi = (unsigned long)second;
-	now.rdx = i->buffer;
+	now.rdi = words[0];
+	now.rsi = words[1];
+	now.rdx = words[2];
 	if (i->trace(PTRACE_SETREGSET, i->thread, NT_PRSTATUS, &in))
 		return -errno;
 	err = step(i);
@@ -149,7 +152,8 @@ static long make_call(struct injection *i, long number, long first, long second)
 	return err ? err : (long)now.rax;
 }
 
-long injection_call(struct injection *i, long number, long first, long second, const void *data, size_t size)
+long injection_call(
+	struct injection *i, long number, const long arguments[3], const void *data, size_t size)
 {
 	char kept[DATA_MAX];
 	long result;
@@ -157,7 +161,7 @@ long injection_call(struct injection *i, long number, long first, long second, c
 	if (size > sizeof(kept) || pread(i->memory, kept, size, (off_t)i->buffer) != (ssize_t)size ||
 		pwrite(i->memory, data, size, (off_t)i->buffer) != (ssize_t)size)
 		return -EFAULT;
-	result = make_call(i, number, first, second);
+	result = make_call(i, number, arguments);
 	if (pwrite(i->memory, kept, size, (off_t)i->buffer) != (ssize_t)size && result >= 0)
 		result = -EFAULT;
 	return result;
@@ -175,9 +179,10 @@ void injection_end(struct injection *i)
 	(void)v;
 }
 
-long injection_call(struct injection *i, long number, long first, long second, const void *data, size_t size)
+long injection_call(
+	struct injection *i, long number, const long arguments[3], const void *data, size_t size)
 {
-	(void)i, (void)number, (void)first, (void)second, (void)data, (void)size;
+	(void)i, (void)number, (void)arguments, (void)data, (void)size;
 	return -ENOSYS;
 }
 #endif

@@ -21,9 +21,12 @@ struct injection {
 int injection_begin(struct injection *i, ptrace_function *trace, pid_t pid);
 void injection_end(struct injection *i);
 
+/* As an argument: the address, in the process, of a copy of `data`. */
+#define INJECTED_DATA (-0x7fffffffffffL)
+
 /*
- * The process makes the call `number` with `argument`, its own address of a copy of the
- * `size` bytes at `data`; its memory and registers are as before when this returns.
- * Returns what the call returned, -errno if it could not be made.
+ * The process makes the call `number`; its memory and registers are as before when this
+ * returns. Returns what the call returned, -errno if it could not be made.
  */
-long injection_call(struct injection *i, long number, long first, long second, const void *data, size_t size);
+long injection_call(
+	struct injection *i, long number, const long arguments[3], const void *data, size_t size);

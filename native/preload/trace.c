@@ -1,9 +1,10 @@
 /*
  * Loaded into CRIU: what it does to the processes that it traces, and what we do then.
  */
+#include "connect.h"
 #include "inject.h"
+#include "last_calls.h"
 #include "poll.h"
-#include "posix_locks.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -24,10 +25,12 @@ long ptrace(enum __ptrace_request request, ...)
 	va_end(args);
 	if (!next)
 		next = (ptrace_function *)dlsym(RTLD_NEXT, "ptrace");
-	if (request == PTRACE_DETACH && posix_locks_set(next))
+	if (request == PTRACE_DETACH && last_calls_make(next))
 		return -1;
 	err = next(request, pid, address, data);
-	if (!err && request == PTRACE_GETREGSET && (long)address == NT_PRSTATUS)
+	if (!err && request == PTRACE_GETREGSET && (long)address == NT_PRSTATUS) {
 		poll_continue(data);
+		connect_finish(pid, data);
+	}
 	return err;
 }

@@ -119,7 +119,8 @@ def test_the_configuration_file_sets_what_is_hidden(cli: Cli, workspace: Path, h
     config.parent.mkdir()
     config.write_text(f'{{"hide": ["{workspace}/priv*"], "show": ["~/.ssh"]}}')
     document = cli.document("init", os.fspath(workspace), "--name", "demo")
-    assert document["shown"] == [f"{home}/.ssh"]
+    assert f"{home}/.ssh" in document["shown"]
+    assert {os.path.basename(path) for path in document["shown"]} == {".ssh"}  # root's own, if it has one
     assert f"{workspace}/private" in document["hidden"]
     assert cli("exec", "demo", "--", f"ls; cat {home}/.ssh/id_rsa") == "a key"
     bad = home / "bad.json"

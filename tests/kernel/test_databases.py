@@ -10,6 +10,7 @@ from support.workload import install_workloads
 from waypoint import Branch, Session
 
 ROUNDS = 50
+POSTGRES = "/usr/lib/postgresql/15/bin"
 
 
 def assert_nothing_is_lost(
@@ -67,6 +68,40 @@ def test_redis_that_writes_each_change_to_its_file(session: Session) -> None:
         _assert_all_kept(fork, "redis", counts)
 
     assert_nothing_is_lost(session, "python3 -m workloads.server_writers check redis", in_fork=kill_server)
+
+
+def test_postgresql_under_pgbench(session: Session) -> None:
+    install_workloads(session)
+    session.exec("mkdir -m 777 /tmp/pg; chmod 1777 /tmp; PATH=$PATH:" + POSTGRES)
+    start = "runuser -u postgres -- pg_ctl -D /tmp/pg/data -w -l /tmp/pg/log -o '-k /tmp -h \"\"' start"
+    session.exec("runuser -u postgres -- initdb -D /tmp/pg/data -A trust >/tmp/pg/initdb.log", timeout_s=60)
+    session.exec(f"{start} >/dev/null", timeout_s=60)
+    session.exec(
+        "export PGHOST=/tmp PGUSER=postgres; psql -qc 'create table numbers (name text, number int)'"
+    )
+    session.exec(
+        "pgbench -qi postgres 2>/dev/null; (pgbench -n -c 2 -T 3600 >/tmp/pg/bench.log 2>&1 &)", timeout_s=60
+    )
+    session.exec("(python3 -m workloads.server_writers start postgres &)")
+
+    def kill_server(fork: Branch, counts: dict[str, int]) -> None:
+        fork.exec("pkill -9 -f workloads.server_writers; pkill -9 pgbench")
+        assert fork.exec(BALANCES).output == "t\n"
+        fork.exec("pkill -9 postgres; while pgrep -x postgres; do :; done; rm -f /tmp/.s.PGSQL*")
+        restarted = fork.exec(start, timeout_s=60)
+        assert restarted.exit_code == 0, restarted.output
+        assert fork.exec(BALANCES).output == "t\n"
+        _assert_all_kept(fork, "postgres", counts)
+
+    assert_nothing_is_lost(session, "python3 -m workloads.server_writers check postgres", in_fork=kill_server)
+    assert session.exec("pgrep -c pgbench; grep -ci error /tmp/pg/bench.log").output == "1\n0\n"
+
+
+BALANCES = """\
+psql -qAtc 'select (select sum(delta) from pgbench_history) = (select sum(abalance) from pgbench_accounts)
+and (select sum(tbalance) from pgbench_tellers) = (select sum(bbalance) from pgbench_branches)
+and (select sum(delta) from pgbench_history) = (select sum(bbalance) from pgbench_branches)'
+"""
 
 
 def _assert_all_kept(fork: Branch, kind: str, counts: dict[str, int]) -> None:

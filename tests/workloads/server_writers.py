@@ -8,6 +8,7 @@ import json
 import os
 import random
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -30,15 +31,6 @@ class Redis:
     """Speaks Redis's protocol."""
 
     def __init__(self) -> None:
-        self._connect()
-        try:
-            self._ask("exists", "anything")
-        except (
-            ConnectionResetError
-        ):  # the server had not accepted it when it was saved: that is in no checkpoint
-            self._connect()
-
-    def _connect(self) -> None:
         self._socket = socket.create_connection(("127.0.0.1", 6379))
         self._file = self._socket.makefile("rb")
 
@@ -68,7 +60,42 @@ class Redis:
         return items
 
 
-CLIENTS: dict[str, type[Client]] = {"redis": Redis}
+class Postgres:
+    """A psql that is told what to do."""
+
+    def __init__(self) -> None:
+        self._psql = subprocess.Popen(
+            ["psql", "-XqAt", "-v", "ON_ERROR_STOP=1", "postgresql://postgres@/postgres?host=/tmp"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def insert(self, name: str, number: int) -> None:
+        answer = self._ask(f"insert into numbers values ('{name}', {number}) returning number")
+        assert answer == str(number), answer
+
+    def numbers(self, name: str) -> list[int]:
+        answer = self._ask(f"select json_agg(number order by number) from numbers where name = '{name}'")
+        numbers: list[int] = json.loads(answer.strip() or "[]")
+        return numbers
+
+    def close(self) -> None:
+        self._psql.communicate()
+
+    def _ask(self, statement: str) -> str:
+        assert self._psql.stdin is not None
+        assert self._psql.stdout is not None
+        self._psql.stdin.write(f"{statement};\n\\echo end\n")
+        self._psql.stdin.flush()
+        lines = []
+        while (line := self._psql.stdout.readline()) != "end\n":
+            assert line, "psql has ended"
+            lines.append(line)
+        return "".join(lines).rstrip("\n")
+
+
+CLIENTS: dict[str, type[Client]] = {"redis": Redis, "postgres": Postgres}
 
 
 def write_for_ever(kind: str, name: str) -> None:

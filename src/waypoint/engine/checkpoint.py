@@ -9,13 +9,13 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 from waypoint.engine.extra_mounts import find_mount_points, save_mount_points
 from waypoint.engine.limits import BranchLimits
-from waypoint.engine.obstacles import find_obstacles
+from waypoint.engine.obstacles import find_obstacles, refuse_undelivered
 from waypoint.engine.overlays import overlays_of
 from waypoint.engine.platform import Platform
 from waypoint.engine.shares import find_shares
@@ -24,14 +24,19 @@ from waypoint.errors import DumpFailed, EngineError
 from waypoint.kernel.cgroup.freezer import Freezer
 from waypoint.kernel.criu.branch import dump_tree
 from waypoint.kernel.criu.images import forget_sizes_below
+from waypoint.kernel.criu.last_calls import connect_again_later
 from waypoint.kernel.criu.log import CriuFailed
 from waypoint.kernel.criu.refusal import CannotBeSaved
 from waypoint.kernel.criu.terminals import empty_terminals, refill_terminals
 from waypoint.kernel.criu.watches import WatchRecorder
+from waypoint.kernel.network.in_flight import InFlight, NetworkView
 from waypoint.log import Timeline
-from waypoint.model import BranchRecord, SessionRecord
+from waypoint.model import BranchRecord, NetworkMode, SessionRecord
 
 __all__ = ["capture_files", "discard_checkpoint", "prepare", "resume_input", "save", "save_files"]
+
+TRIES = 10  # each is spoilt only by a client that connects, and sends, in the millisecond before the pause
+UNIX_CLIENT_HAS_SENT = "on an in-flight socket"  # what CRIU says
 
 _NO_SPACE = os.strerror(errno.ENOSPC)
 
@@ -62,14 +67,47 @@ def save(
     with a ``freezer`` it is frozen as it was saved, until the caller thaws it. On failure parts of the checkpoint
     may exist and typed input may still be set aside: the caller calls discard_checkpoint() and resume_input().
     """
-    layout = platform.layout
-    images = layout.images(checkpoint_id)
     with timeline.step("quiesce"):
         quiesce()
 
+    for tries_left in reversed(range(TRIES)):
+        with suppress(_UnderWay):
+            return _dump(
+                platform,
+                session,
+                branch,
+                checkpoint_id,
+                may_try_again=tries_left > 0,
+                hold=hold,
+                freezer=freezer,
+                timeline=timeline,
+            )
+    raise AssertionError("the last try either succeeds or says why not")
+
+
+class _UnderWay(Exception):
+    """Between the look at the network before the pause and the pause, something has come under way in it."""
+
+
+def _dump(
+    platform: Platform,
+    session: SessionRecord,
+    branch: BranchRecord,
+    checkpoint_id: str,
+    *,
+    may_try_again: bool,
+    hold: Sequence[int],
+    freezer: Freezer | None,
+    timeline: Timeline,
+) -> int:
+    layout = platform.layout
+    images = layout.images(checkpoint_id)
     limits = BranchLimits(platform, session.settings.limits, branch.incarnation)
     shared = find_shares(platform, branch.incarnation, branch.init_pid)
     extra = find_mount_points(platform, branch)
+    members = platform.cgroup(branch.incarnation).members
+    in_flight = InFlight()
+    shares_network = session.settings.network.mode is NetworkMode.HOST
     where = f"branch {branch.name!r} of session {branch.session_id}"
     layer, saved_layer = layout.layer(branch.incarnation), layout.checkpoint_layer(checkpoint_id)
     overlays = overlays_of(platform, session, branch)
@@ -81,6 +119,11 @@ def save(
             find_mount_points(platform, branch),
         ):
             raise EngineError("a mount was moved while the branch was being saved", hint="save it again")
+        nonlocal in_flight
+        before, in_flight = in_flight, InFlight() if shares_network else network.find_in_flight()
+        if may_try_again and in_flight - before:
+            raise _UnderWay
+        refuse_undelivered(in_flight.undelivered, branch.init_pid, members())
         empty_terminals(branch.init_pid)
         limits.raise_for_criu()
 
@@ -95,11 +138,12 @@ def save(
         with (
             timeline.step("dump"),
             platform.criu_work(branch.session_id, checkpoint_id) as work,
-            WatchRecorder(
-                branch.init_pid, platform.cgroup(branch.incarnation).members(), overlays
-            ) as watches,
+            NetworkView(branch.init_pid) as network,
+            WatchRecorder(branch.init_pid, members(), overlays) as watches,
             _network_stopped(platform, branch, hold),
         ):
+            if not shares_network:
+                in_flight = network.await_delivery()
             statistics = dump_tree(
                 platform.criu,
                 branch.init_pid,
@@ -111,7 +155,7 @@ def save(
                     *(_external(mount_point, key) for mount_point, key in shared.items()),
                 ],
                 hold=hold,
-                members=platform.cgroup(branch.incarnation).members,
+                members=members,
                 devices={overlay.name: overlay.device for overlay in overlays},
                 watches=watches,
                 on_stopped=make_ready,
@@ -123,6 +167,11 @@ def save(
     except CriuFailed as error:
         if _NO_SPACE in error.reason:
             raise OSError(errno.ENOSPC, _NO_SPACE, os.fspath(images)) from error
+        if UNIX_CLIENT_HAS_SENT in error.reason:
+            try:
+                refuse_undelivered(in_flight.of_unix, branch.init_pid, members())
+            except CannotBeSaved as refusal:
+                raise DumpFailed(where, str(refusal), hint=refusal.hint) from error
         obstacles = find_obstacles(platform.cgroup(branch.incarnation))
         reason = f"{'; '.join(obstacles)} [{error.reason}]" if obstacles else error.reason
         raise DumpFailed(where, reason, error.log_file) from error
@@ -132,6 +181,7 @@ def save(
         freezer.wait()
     if shared:
         forget_sizes_below(images, shared)
+    connect_again_later(images, in_flight.waiting)
     timeline.note("pause", statistics.pause_ms)
     return _size(images)
 

@@ -1,6 +1,7 @@
 """Restore a checkpoint as a new incarnation, next to whatever runs already."""
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 from waypoint.engine.branch_network import network_made
@@ -15,6 +16,7 @@ from waypoint.kernel.criu.branch import restore_tree
 from waypoint.kernel.criu.images import bound_ports
 from waypoint.kernel.criu.log import CriuFailed
 from waypoint.kernel.criu.terminals import refill_terminals
+from waypoint.kernel.network.egress import silenced
 from waypoint.kernel.network.ports_in_use import taken_ports
 from waypoint.log import Timeline
 from waypoint.model import CheckpointRecord, NetworkMode, SessionRecord
@@ -43,17 +45,21 @@ def restore_checkpoint(
             root = mount_root(platform, session, incarnation, mount_points)
         limits = BranchLimits(platform, session.settings.limits, incarnation)
 
-        def await_network() -> None:
+        def begin() -> None:
             with timeline.step("network"):
                 network.await_ready()
+            # A connection that sends before the other end exists would be reset.
+            silence.enter_context(silenced(platform.cgroup(incarnation).path))
 
         def before_any_runs(pid: int) -> None:
+            silence.close()
             note_shares(platform, incarnation, shares, pid)
             refill_terminals(pid)
             limits.impose(checkpoint=checkpoint.id)
 
         try:
             with (
+                ExitStack() as silence,
                 shares_staged(platform, session, incarnation, timeline) as shares,
                 timeline.step("processes"),
                 platform.criu_work(checkpoint.session_id, incarnation) as work,
@@ -71,7 +77,7 @@ def restore_checkpoint(
                         *(f"mnt[{share.key}]:{share.staged}" for share in shares),
                     ],
                     devices=lambda: root_devices(root, mount_points),
-                    on_begin=await_network,
+                    on_begin=begin,
                     on_restored=before_any_runs,
                 )
                 limits.impose_last()

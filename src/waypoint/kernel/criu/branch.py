@@ -17,7 +17,8 @@ from waypoint.kernel.criu.images import (
     repair_foreground_groups,
     terminals_of_init,
 )
-from waypoint.kernel.criu.posix_locks import LocksToSet, keep_inherited_locks
+from waypoint.kernel.criu.last_calls import LastCalls
+from waypoint.kernel.criu.posix_locks import keep_inherited_locks
 from waypoint.kernel.criu.program import Criu, bind_options
 from waypoint.kernel.criu.relocations import FilesSeen, Relocations
 from waypoint.kernel.criu.rpc import Opt, Worker
@@ -127,22 +128,22 @@ def restore_tree(
         pids = pids_inside(init_pid, Cgroup(cgroups[0]).members())
         outside = {inside: pid for pid, inside in pids.items()}
         relocations.apply(outside, devices())
-        locks.complete(outside)
+        calls.complete(outside)
         watches.complete(outside)
 
     relocations = Relocations(images)
 
     with (
         SavedWatches(images) as watches,
-        LocksToSet(images) as locks,
+        LastCalls(images) as calls,
         Worker(
             criu,
             images=images,
             work=work,
             root=root,
             enter=enter,
-            env={_TERMINALS: terminals_of_init(images), **watches.env, **locks.env},
-            hold=(*(() if network is None else (network,)), *watches.descriptors, *locks.descriptors),
+            env={_TERMINALS: terminals_of_init(images), **watches.env, **calls.env},
+            hold=(*(() if network is None else (network,)), *watches.descriptors, *calls.descriptors),
         ) as worker,
     ):
         return worker.restore(

@@ -5,16 +5,19 @@ An image file is two magic words, then messages, each after its length.
 
 import os
 import struct
-from collections.abc import Iterable
+import sys
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from waypoint.kernel.criu.protobuf import decode, decode_all, encode
+from waypoint.kernel.network.in_flight import Endpoint
 
 __all__ = [
     "DumpStatistics",
     "PosixLock",
+    "TakenOut",
     "add_posix_locks",
     "bound_ports",
     "forget_sizes_below",
@@ -25,6 +28,7 @@ __all__ = [
     "read_dump_statistics",
     "read_pids",
     "read_posix_locks",
+    "take_out_connections",
     "terminals_of_init",
 ]
 
@@ -37,7 +41,7 @@ _PROCESS_PID, _PROCESS_GROUP = 1, 3
 _TTY_ID, _TTY_SESSION, _TTY_FOREGROUND = 1, 6, 7
 _MASTER = 1  # the last bit of a terminal's id; the others are its number below /dev/pts
 # Of core.proto (the ids of what processes share) and fdinfo.proto.
-_DESCRIPTORS, _DESCRIPTOR_FILE = 2, 1
+_DESCRIPTORS, _DESCRIPTOR_FILE, _DESCRIPTOR_NUMBER = 2, 1, 4
 # Of fdinfo.proto and regfile.proto.
 _FILE_TYPE, _FILE_ID, _FILE_REGULAR, _FILE_TTY = 1, 2, 3, 19
 _REGULAR_NAME, _REGULAR_MOUNT, _REGULAR_SIZE, _REGULAR_MODE = 6, 7, 8, 10
@@ -52,7 +56,8 @@ _FILE_INOTIFY, _INOTIFY_FLAGS, _NUMBER_SHIFT = 13, 2, 20
 _LOCKS_MAGIC = struct.pack("<II", 0x54564319, 0x54323616)
 _LOCK_KIND, _LOCK_TYPE, _LOCK_PID, _LOCK_FD, _LOCK_START, _LOCK_LENGTH, _POSIX = 1, 2, 3, 4, 5, 6, 1
 # Of sk-inet.proto.
-_FILE_SOCKET, _SOCKET_PORT, _SOCKET_PEER_PORT = 4, 7, 8
+_FILE_SOCKET, _SOCKET_STATE, _SOCKET_PORT, _SOCKET_PEER_PORT = 4, 6, 7, 8
+_SOCKET_FAMILY, _SOCKET_FLAGS, _SOCKET_ADDRESS, _SOCKET_PEER_ADDRESS, _CLOSED = 3, 9, 11, 12, 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +77,15 @@ class PosixLock(NamedTuple):
     length: int
 
 
+class TakenOut(NamedTuple):
+    """A socket whose connection was taken out of the images, by one of its descriptors; its flags, and its peer as a struct sockaddr."""
+
+    pid: int
+    fd: int
+    flags: int
+    peer: bytes
+
+
 def read_dump_statistics(path: Path) -> DumpStatistics:
     _, messages = _read(path)
     entry = decode(messages[0]).get(_STATS_DUMP, b"")
@@ -89,6 +103,47 @@ def bound_ports(images: Path) -> set[int]:
         for fields in sockets
         if (port := fields.get(_SOCKET_PORT, 0)) and not fields.get(_SOCKET_PEER_PORT)
     }
+
+
+def take_out_connections(images: Path, connections: Collection[tuple[Endpoint, Endpoint]]) -> list[TakenOut]:
+    """Let these sockets, given by their own address and their peer's, be restored without their connections."""
+    if not connections:
+        return []
+    taken: dict[int, TakenOut] = {}
+    magic, entries = _read(images / "files.img")
+    for at, entry in enumerate(entries):
+        file = decode(entry)
+        socket = file.get(_FILE_SOCKET, b"")
+        assert isinstance(socket, bytes)
+        fields = list(decode_all(socket))
+        own = _endpoint(fields, _SOCKET_ADDRESS, _SOCKET_PORT)
+        peer = _endpoint(fields, _SOCKET_PEER_ADDRESS, _SOCKET_PEER_PORT)
+        if (own, peer) not in connections:
+            continue
+        # Of a field that occurs twice, the last one counts.
+        file[_FILE_SOCKET] = socket + encode([(_SOCKET_STATE, _CLOSED), (_SOCKET_PEER_PORT, 0)])
+        entries[at] = encode(file.items())
+        known = dict(fields)
+        flags, family = int(known[_SOCKET_FLAGS]), int(known[_SOCKET_FAMILY])
+        taken[int(file[_FILE_ID])] = TakenOut(0, 0, flags, peer.socket_address(family))
+    _write(images / "files.img", magic, entries)
+    return [taken[file]._replace(pid=pid, fd=fd) for pid, fd, file in _descriptors(images) if file in taken]
+
+
+def _descriptors(images: Path) -> Iterator[tuple[int, int, int]]:
+    """Each saved descriptor: the process, the number, and the id of its file."""
+    for pid in read_pids(images):
+        ids = images / f"ids-{pid}.img"
+        if ids.exists():  # a process that is dead but not reaped has none
+            (shared,) = _read(ids)[1]
+            for message in _read(images / f"fdinfo-{int(decode(shared)[_DESCRIPTORS])}.img")[1]:
+                fields = decode(message)
+                yield pid, int(fields[_DESCRIPTOR_NUMBER]), int(fields[_DESCRIPTOR_FILE])
+
+
+def _endpoint(fields: Iterable[tuple[int, int | bytes]], address: int, port: int) -> Endpoint:
+    host = b"".join(int(value).to_bytes(4, sys.byteorder) for number, value in fields if number == address)
+    return Endpoint.parse(host, int(dict(fields).get(port, 0)))
 
 
 def read_pids(images: Path) -> list[int]:

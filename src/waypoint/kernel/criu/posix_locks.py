@@ -1,11 +1,6 @@
-"""POSIX locks, of which CRIU forgets some at a dump, and loses some at a restore.
-
-At a dump it forgets those that a process holds through a descriptor that it has inherited. They are added to the images.
-At a restore it loses those on mapped files. native/preload/posix_locks.c sets all again before any process runs.
-"""
+"""POSIX locks that CRIU does not save: those that a process holds through a descriptor that it has inherited."""
 
 import fcntl
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,9 +8,8 @@ from waypoint.kernel.criu.images import PosixLock, add_posix_locks, read_posix_l
 from waypoint.kernel.criu.refusal import CannotBeSaved
 from waypoint.kernel.processes.process_tree import program_of
 
-__all__ = ["LocksToSet", "keep_inherited_locks"]
+__all__ = ["keep_inherited_locks"]
 
-_LOCKS = "WAYPOINT_POSIX_LOCKS"
 _TYPES = {b"READ": fcntl.F_RDLCK, b"WRITE": fcntl.F_WRLCK}
 
 
@@ -59,33 +53,3 @@ def _find_descriptor(lock: PosixLock, inside: Mapping[int, int]) -> int:
         f"process {inside[lock.pid]} ({program_of(lock.pid)}) has a lock on a file that it has no descriptor of",
         hint="end that process, and save again",
     )
-
-
-class LocksToSet:
-    """A context manager for the time of one restore: the POSIX locks that its processes had."""
-
-    def __init__(self, images: Path) -> None:
-        self._images = images
-        self._locks: list[PosixLock] = []
-        self.descriptors: tuple[int, ...] = ()
-        self.env: dict[str, str] = {}
-
-    def __enter__(self) -> "LocksToSet":
-        self._locks = read_posix_locks(self._images)
-        if self._locks:
-            fd = os.memfd_create("locks", os.MFD_CLOEXEC)
-            self.descriptors, self.env = (fd,), {_LOCKS: str(fd)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for fd in self.descriptors:
-            os.close(fd)
-
-    def complete(self, outside: Mapping[int, int]) -> None:
-        """Say which processes these are, by the pids they have for us. CRIU has not let them go yet."""
-        lines = [
-            f"{outside[lock.pid]} {lock.fd} {lock.type} {lock.start} {lock.length}\n"
-            for lock in sorted(self._locks)
-        ]
-        for fd in self.descriptors:
-            os.pwrite(fd, "".join(lines).encode(), 0)

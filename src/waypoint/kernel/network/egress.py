@@ -10,7 +10,8 @@ that leaves the session ends there as a call of an ordinary socket, however it w
 
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -18,14 +19,15 @@ from pathlib import Path
 from waypoint.errors import AbilityMissing
 from waypoint.kernel.syscalls import address_of, bpf, buffer_of
 
-__all__ = ["LINK_LOCAL", "LOOPBACK", "Rule", "confine", "require_confinement"]
+__all__ = ["LINK_LOCAL", "LOOPBACK", "Rule", "confine", "require_confinement", "silenced"]
 
 # To connect to any of these is to connect to the host itself.
 LOOPBACK = (IPv4Network("0.0.0.0/8"), IPv4Network("127.0.0.0/8"))
 # At an address of this network, a cloud gives its secrets to whoever asks from the host itself.
 LINK_LOCAL = IPv4Network("169.254.0.0/16")
 
-_PROG_LOAD, _PROG_ATTACH = 5, 8
+CRIU_MARK = 0xC114  # of its packets
+_PROG_LOAD, _PROG_ATTACH, _PROG_DETACH = 5, 8, 9
 _ALLOW_MULTI = 2  # in addition to programs that the host has attached further up
 _TYPE_SKB, _TYPE_ADDRESS = 8, 18
 _EGRESS, _CONNECT4 = 1, 10
@@ -40,7 +42,7 @@ _JUMP_IF_EQUAL32, _JUMP_UNLESS_EQUAL32, _CALL, _EXIT = 0x16, 0x56, 0x85, 0x95
 _SKB_LOAD_BYTES = 26  # the number of a function of the kernel
 # Offsets in struct bpf_sock_addr, in struct __sk_buff, and in the header of a packet.
 _CALLED_ADDRESS, _CALLED_PORT = 4, 24
-_SKB_PROTOCOL = 16
+_SKB_MARK, _SKB_PROTOCOL = 8, 16
 _IP_LENGTH, _IP_PROTOCOL, _IP_DESTINATION, _PORT_AFTER_HEADER = 0, 9, 16, 2
 _CONTEXT, _ADDRESS, _PORT, _PROTOCOL = 9, 6, 7, 8  # registers that a call leaves alone
 _FRAME, _SCRATCH = 10, -4
@@ -78,6 +80,30 @@ def require_confinement() -> None:
             f"the kernel accepts no BPF program for a cgroup: {error.strerror}",
             hint="a kernel with CONFIG_CGROUP_BPF; in a container: start it with --privileged",
         ) from error
+
+
+@contextmanager
+def silenced(cgroup: Path) -> Iterator[None]:
+    """Let no socket that members of the cgroup make send a packet for the length of the block, not even to each other.
+
+    Only packets by which CRIU brings a connection into its state pass. Raises AbilityMissing.
+    """
+    require_confinement()
+    directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        by_criu = _op(_LOAD_WORD, 2, 1, offset=_SKB_MARK) + _if_equal(2, CRIU_MARK, _return(permits=True))
+        program = _load_program(_TYPE_SKB, _EGRESS, by_criu + _return(permits=False))
+        try:
+            attached = struct.pack("=III", directory, program, _EGRESS)
+            bpf(_PROG_ATTACH, attached + struct.pack("=I", _ALLOW_MULTI), "a cgroup's egress")
+            try:
+                yield
+            finally:
+                bpf(_PROG_DETACH, attached, "a cgroup's egress")
+        finally:
+            os.close(program)
+    finally:
+        os.close(directory)
 
 
 def _attach(cgroup: int, program_type: int, attach_type: int, instructions: bytes) -> None:

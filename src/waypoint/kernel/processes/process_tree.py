@@ -14,6 +14,7 @@ __all__ = [
     "Process",
     "end_tree",
     "find_holders",
+    "holder_of_socket",
     "pids_inside",
     "processes_using_pids",
     "program_of",
@@ -152,6 +153,11 @@ def find_holders(
                 if (status.st_dev, status.st_ino) in files:
                     found.setdefault((status.st_dev, status.st_ino), (pid, name))
     return found
+
+
+def holder_of_socket(pids: Iterable[int], inode: int) -> int | None:
+    """The first of these processes that has the socket open."""
+    return next((pid for pid in pids if f"socket:[{inode}]" in _open_files(pid)), None)
 
 
 def _held_files(pid: int) -> Iterator[str]:
