@@ -37,5 +37,6 @@ def overlays_of(platform: Platform, session: SessionRecord, branch: BranchRecord
 
 def root_devices(root: Path, mount_points: Mapping[str, str]) -> dict[str, int]:
     """The device numbers, by the names of the overlays, of a branch that the host has at ``root``."""
-    paths = {os.fspath(root): _ROOT, **{f"{root}{path}": key for key, path in mount_points.items()}}
+    real = os.path.realpath(root)
+    paths = {real: _ROOT, **{f"{real}{path}": key for key, path in mount_points.items()}}
     return {paths[entry.path]: entry.device_number for entry in read_mounts() if entry.path in paths}

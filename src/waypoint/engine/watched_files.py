@@ -15,11 +15,8 @@ from waypoint.kernel.criu.watches import LostWatch
 __all__ = ["find_lost_watches"]
 
 _REDIRECT, _ORIGIN = "trusted.overlay.redirect", "trusted.overlay.origin"
-_PADDING, _TYPE, _FILE = (
-    3,
-    4,
-    21,
-)  # of a handle; then where what it contains has its type, and that of the file below
+_PADDING = 3  # of a handle, before what the origin of a file is too
+_TYPE, _FILE = 4, 21  # in that: the type of the handle of the file below, and that handle
 
 
 def find_lost_watches(

@@ -22,6 +22,7 @@ from waypoint.kernel.criu.posix_locks import keep_inherited_locks
 from waypoint.kernel.criu.program import Criu, bind_options
 from waypoint.kernel.criu.relocations import FilesSeen, Relocations
 from waypoint.kernel.criu.rpc import Opt, Worker
+from waypoint.kernel.criu.unix_peers import PeersSeen, SavedPeers
 from waypoint.kernel.criu.watches import SavedWatches, WatchRecorder
 from waypoint.kernel.processes.process_tree import pids_inside
 
@@ -49,8 +50,8 @@ def dump_tree(
 
     ``on_stopped`` is called when every task is stopped, ``on_saved`` when the processes are saved and before
     any runs again. ``members`` are called for the processes of the tree. ``devices`` are the numbers, by names, of its
-    file systems that will have other numbers in a copy. The descriptors in ``hold`` stay open until CRIU has ended, even if we die. However this
-    ends, the tree runs again. Raises CannotBeSaved; what else it raises, CriuFailed apart, is from the two functions.
+    file systems that will have other numbers in a copy. The descriptors in ``hold`` stay open until CRIU has ended, even
+    if we die. However this ends, the tree runs again. Raises CannotBeSaved; what else it raises, CriuFailed apart, is from the two functions.
     """
     network = ("--net", f"/proc/{pid}/ns/net")
 
@@ -63,25 +64,26 @@ def dump_tree(
         keep_inherited_locks(images, pids_inside(pid, members()))
         on_saved()
 
-    with FilesSeen() as files:
+    with FilesSeen() as files, PeersSeen() as peers:
         with Worker(
             criu,
             images=images,
             work=work,
             root=root,
             enter=network,
-            env={**watches.env, **files.env},
-            hold=(*hold, *watches.descriptors, *files.descriptors),
+            env={**watches.env, **files.env, **peers.env},
+            hold=(*hold, *watches.descriptors, *files.descriptors, *peers.descriptors),
         ) as worker:
             statistics = worker.dump(
                 [
                     *((Opt.EXTERNAL, mount) for mount in external),
                     *((Opt.PID, pid), (Opt.LEAVE_RUNNING, True)),
-                    # A connection that its server has not accepted yet cannot be saved: it is in no checkpoint.
+                    # The server's end of a connection that it has not accepted; the caller looks after these.
                     (Opt.SKIP_IN_FLIGHT, True),
                 ],
                 {"query-ext-files": stopped, "post-dump": saved},
             )
+        peers.keep(images)
         if devices:
             files.keep_relocations(criu, images, devices)
     repair_foreground_groups(images)
@@ -109,8 +111,8 @@ def restore_tree(
 
     ``root`` must be a mount; ``binds``, each a directory and its mount point, are mounted for CRIU alone.
     Without a network namespace it gets a new one. With ``close_connections``, no TCP connection is restored: its
-    descriptor is there, but closed. ``devices`` are called for the numbers that file systems have now. ``on_begin`` is called before anything is made, ``on_restored`` with the pid
-    before any task runs.
+    descriptor is there, but closed. ``devices`` are called for the numbers that file systems have now. ``on_begin`` is
+    called before anything is made, ``on_restored`` with the pid before any task runs.
     """
     enter = (
         *("--net", "new" if network is None else f"/proc/self/fd/{network}"),
@@ -135,6 +137,7 @@ def restore_tree(
 
     with (
         SavedWatches(images) as watches,
+        SavedPeers(images) as peers,
         LastCalls(images) as calls,
         Worker(
             criu,
@@ -142,8 +145,11 @@ def restore_tree(
             work=work,
             root=root,
             enter=enter,
-            env={_TERMINALS: terminals_of_init(images), **watches.env, **calls.env},
-            hold=(*(() if network is None else (network,)), *watches.descriptors, *calls.descriptors),
+            env={_TERMINALS: terminals_of_init(images), **watches.env, **peers.env, **calls.env},
+            hold=(
+                *(() if network is None else (network,)),
+                *(*watches.descriptors, *peers.descriptors, *calls.descriptors),
+            ),
         ) as worker,
     ):
         return worker.restore(

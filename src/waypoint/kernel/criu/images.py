@@ -6,7 +6,7 @@ An image file is two magic words, then messages, each after its length.
 import os
 import struct
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -15,12 +15,15 @@ from waypoint.kernel.criu.protobuf import decode, decode_all, encode
 from waypoint.kernel.network.in_flight import Endpoint
 
 __all__ = [
+    "INOTIFIES_MAX",
     "DumpStatistics",
     "PosixLock",
     "TakenOut",
+    "UnixConnection",
     "add_posix_locks",
     "bound_ports",
     "forget_sizes_below",
+    "mark_unix_connections",
     "number_inotifies",
     "repair_controlling_terminals",
     "repair_foreign_terminals",
@@ -30,6 +33,7 @@ __all__ = [
     "read_posix_locks",
     "take_out_connections",
     "terminals_of_init",
+    "unix_connections",
 ]
 
 _MAGIC_BYTES = 8
@@ -50,11 +54,15 @@ _MAPPING, _MAPPED_FILE = 14, 4
 # Of tty.proto: the terminal of an open file, and the regular file that it was opened as.
 _OPEN_TERMINAL, _OPENED_AS = 2, 6
 _CONTROLLING = b"/dev/tty"
-# Of fsnotify.proto. The flags of inotify_init1() are all lower; native/preload/watches.c takes the number out again.
+# Of fsnotify.proto. The flags of inotify_init1() are all lower; native/preload/watches_set.c takes the number out again.
 _FILE_INOTIFY, _INOTIFY_FLAGS, _NUMBER_SHIFT = 13, 2, 20
+INOTIFIES_MAX = (1 << 32 - _NUMBER_SHIFT) - 1
 # Of file-lock.proto, and how an image of locks begins.
 _LOCKS_MAGIC = struct.pack("<II", 0x54564319, 0x54323616)
 _LOCK_KIND, _LOCK_TYPE, _LOCK_PID, _LOCK_FD, _LOCK_START, _LOCK_LENGTH, _POSIX = 1, 2, 3, 4, 5, 6, 1
+# Of sk-unix.proto. A type has no higher bits; native/preload/unix_peers.c takes them out again.
+_FILE_UNIX, _UNIX_INODE, _UNIX_TYPE, _UNIX_PEER, _UNIX_NAME, _PEER_SHIFT = 16, 2, 3, 8, 11, 20
+_DATAGRAM = 2
 # Of sk-inet.proto.
 _FILE_SOCKET, _SOCKET_STATE, _SOCKET_PORT, _SOCKET_PEER_PORT = 4, 6, 7, 8
 _SOCKET_FAMILY, _SOCKET_FLAGS, _SOCKET_ADDRESS, _SOCKET_PEER_ADDRESS, _CLOSED = 3, 9, 11, 12, 7
@@ -77,8 +85,15 @@ class PosixLock(NamedTuple):
     length: int
 
 
+class UnixConnection(NamedTuple):
+    """The inodes of two connected unix sockets; of a socketpair, either of them is the client."""
+
+    server: int
+    client: int
+
+
 class TakenOut(NamedTuple):
-    """A socket whose connection was taken out of the images, by one of its descriptors; its flags, and its peer as a struct sockaddr."""
+    """A socket without its connection: one of its descriptors, its flags, and its peer as a struct sockaddr."""
 
     pid: int
     fd: int
@@ -127,7 +142,9 @@ def take_out_connections(images: Path, connections: Collection[tuple[Endpoint, E
         flags, family = int(known[_SOCKET_FLAGS]), int(known[_SOCKET_FAMILY])
         taken[int(file[_FILE_ID])] = TakenOut(0, 0, flags, peer.socket_address(family))
     _write(images / "files.img", magic, entries)
-    return [taken[file]._replace(pid=pid, fd=fd) for pid, fd, file in _descriptors(images) if file in taken]
+    return [
+        taken.pop(file)._replace(pid=pid, fd=fd) for pid, fd, file in _descriptors(images) if file in taken
+    ]
 
 
 def _descriptors(images: Path) -> Iterator[tuple[int, int, int]]:
@@ -144,6 +161,46 @@ def _descriptors(images: Path) -> Iterator[tuple[int, int, int]]:
 def _endpoint(fields: Iterable[tuple[int, int | bytes]], address: int, port: int) -> Endpoint:
     host = b"".join(int(value).to_bytes(4, sys.byteorder) for number, value in fields if number == address)
     return Endpoint.parse(host, int(dict(fields).get(port, 0)))
+
+
+def unix_connections(images: Path) -> list[UnixConnection]:
+    """The connections between two saved unix sockets."""
+    sockets = {
+        int(fields[_UNIX_INODE]): fields
+        for file in map(decode, _read(images / "files.img")[1])
+        if _FILE_UNIX in file and (fields := _submessage(file, _FILE_UNIX))[_UNIX_TYPE] != _DATAGRAM
+    }
+    return [
+        UnixConnection(inode, peer)
+        for inode, fields in sockets.items()
+        if (peer := int(fields[_UNIX_PEER])) in sockets
+        and sockets[peer][_UNIX_PEER] == inode
+        # An accepted socket has the name of the listener.
+        and (bool(fields[_UNIX_NAME]), inode) > (bool(sockets[peer][_UNIX_NAME]), peer)
+    ]
+
+
+def mark_unix_connections(images: Path, marks: Mapping[UnixConnection, int]) -> None:
+    """Put the number of each connection into the types of its sockets, and let CRIU restore it in the client's process.
+
+    It does so in a process that has the socket which comes last.
+    """
+    magic, entries = _read(images / "files.img")
+    places: dict[int, int] = {}
+    for at, file in enumerate(map(decode, entries)):
+        if _FILE_UNIX in file:
+            places[int(_submessage(file, _FILE_UNIX)[_UNIX_INODE])] = at
+    for connection, number in marks.items():
+        for inode in connection if number else ():
+            file = decode(entries[places[inode]])
+            fields = _submessage(file, _FILE_UNIX)
+            fields[_UNIX_TYPE] = int(fields[_UNIX_TYPE]) | number << _PEER_SHIFT
+            file[_FILE_UNIX] = encode(fields.items())
+            entries[places[inode]] = encode(file.items())
+        server, client = places[connection.server], places[connection.client]
+        if server > client:
+            entries[server], entries[client] = entries[client], entries[server]
+    _write(images / "files.img", magic, entries)
 
 
 def read_pids(images: Path) -> list[int]:
@@ -266,7 +323,10 @@ def forget_sizes_below(images: Path, directories: Iterable[str]) -> None:
 
 
 def number_inotifies(images: Path) -> int:
-    """Put its number, from 1 on in the order in which they were saved, into the flags of each inotify; return how many."""
+    """Put its number, from 1 on in the order in which they were saved, into the flags of each inotify; return how many.
+
+    There are at most INOTIFIES_MAX.
+    """
     magic, entries = _read(images / "files.img")
     numbered = 0
     for at, entry in enumerate(entries):

@@ -15,7 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from waypoint.kernel.criu.images import number_inotifies
+from waypoint.kernel.criu.images import INOTIFIES_MAX, number_inotifies
 from waypoint.kernel.criu.refusal import CannotBeSaved
 from waypoint.kernel.processes.inotify import (
     drop_events,
@@ -168,6 +168,8 @@ class WatchRecorder:
             records += sorted(
                 inotify.watches, key=_number
             )  # the next one then gets the number it would have got
+        if len(self._inotifies) > INOTIFIES_MAX:
+            raise CannotBeSaved(f"there are more than {INOTIFIES_MAX} inotifies", hint="end some programs")
         if number_inotifies(images) != len(self._inotifies):
             raise CannotBeSaved("descriptors of inotify were passed on meanwhile", hint="save it again")
         (images / _FILE).write_bytes(b"".join(record + b"\0" for record in records))

@@ -58,8 +58,8 @@ def unread_bytes(queue: int) -> int:
 
 
 def drop_events(queue: int) -> None:
-    """Read all events away. Nobody else may read them meanwhile."""
-    while size := unread_bytes(queue):
+    """Read away the events that wait now. Nobody else may read them meanwhile."""
+    if size := unread_bytes(queue):
         os.read(queue, size)
 
 
