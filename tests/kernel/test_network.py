@@ -169,27 +169,6 @@ def test_a_stream_to_the_outside_continues_through_many_snapshots_without_loss(
     )
 
 
-def test_a_connection_that_is_not_yet_accepted_does_not_prevent_a_snapshot(
-    session: Session,
-) -> None:
-    waiting = """
-import socket, sys, time
-listener = socket.create_server(("127.0.0.1", 0))
-caller = socket.create_connection(listener.getsockname())
-caller.settimeout(20)
-open("/tmp/pending", "w").close()
-try:
-    print("end" if caller.recv(1) else "end", flush=True)
-except OSError as error:
-    print(type(error).__name__, flush=True)
-"""
-    session.write_file("/tmp/waiting.py", waiting.encode())
-    session.exec("python3 /tmp/waiting.py >/tmp/log 2>&1 &")
-    wait_until(session, "[ -e /tmp/pending ]")
-    (copy,) = session.fork(session.main, ids=["copy"])
-    wait_until(copy, "grep -q ConnectionResetError /tmp/log")
-
-
 @pytest.mark.parametrize("mode", [NetworkMode.NAT, NetworkMode.ISOLATED])
 def test_the_loopback_of_the_host_is_never_reached(create: Creates, mode: NetworkMode) -> None:
     session = create(mode)
