@@ -33,5 +33,8 @@
 
 typedef int openat_function(int dir, const char *path, int flags, ...);
 
-/* -1 with errno 0 if `path` is not the description of an inotify. */
+/*
+ * Opens the description of a descriptor, what CRIU needs of it. -1 with errno 0 if `path`
+ * is none, or no tree is being saved.
+ */
 int watches_open_description(openat_function *next, int dir, const char *path, int flags);

@@ -6,6 +6,7 @@
  * large enough, and the paths of their watches are found. What has not changed when
  * the tree is stopped needs only a look whether the file is still at its path.
  */
+#include "locks_seen.h"
 #include "watch_record.h"
 #include "watches.h"
 
@@ -267,19 +268,21 @@ static int open_inotify(openat_function *next, int dir, const char *path, int fl
 int watches_open_description(openat_function *next, int dir, const char *path, int flags)
 {
 	char link[32], target[32] = "";
-	int fd, pid;
+	int fd, pid, given;
 
 	errno = 0;
 	if (!output || sscanf(path, "fdinfo/%d", &fd) != 1)
 		return -1;
+	pid = pid_of_directory(dir);
 	snprintf(link, sizeof(link), "fd/%d", fd);
 	if (readlinkat(dir, link, target, sizeof(target) - 1) > 0) {
-		pid = pid_of_directory(dir);
 		if (strcmp(target, "anon_inode:inotify") == 0)
 			return open_inotify(next, dir, path, flags, pid, fd);
 		if (strcmp(target, "anon_inode:[fanotify]") == 0 && pid != getpid())
 			record_fanotify(pid, fd);
 	}
-	errno = 0;
-	return -1;
+	given = next(dir, path, flags, 0);
+	if (given >= 0 && pid != getpid())
+		locks_seen_add(pid, fd, given);
+	return given;
 }

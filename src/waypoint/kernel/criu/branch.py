@@ -18,7 +18,7 @@ from waypoint.kernel.criu.images import (
     terminals_of_init,
 )
 from waypoint.kernel.criu.last_calls import LastCalls
-from waypoint.kernel.criu.posix_locks import keep_inherited_locks
+from waypoint.kernel.criu.posix_locks import LocksSeen
 from waypoint.kernel.criu.program import Criu, bind_options
 from waypoint.kernel.criu.relocations import FilesSeen, Relocations
 from waypoint.kernel.criu.rpc import Opt, Worker
@@ -61,18 +61,21 @@ def dump_tree(
 
     def saved(_pid: int) -> None:
         watches.forget_events()
-        keep_inherited_locks(images, pids_inside(pid, members()))
+        locks.keep_inherited(images, pids_inside(pid, members()))
         on_saved()
 
-    with FilesSeen() as files, PeersSeen() as peers:
+    with FilesSeen() as files, PeersSeen() as peers, LocksSeen() as locks:
         with Worker(
             criu,
             images=images,
             work=work,
             root=root,
             enter=network,
-            env={**watches.env, **files.env, **peers.env},
-            hold=(*hold, *watches.descriptors, *files.descriptors, *peers.descriptors),
+            env={**watches.env, **files.env, **peers.env, **locks.env},
+            hold=(
+                *hold,
+                *(*watches.descriptors, *files.descriptors, *peers.descriptors, *locks.descriptors),
+            ),
         ) as worker:
             statistics = worker.dump(
                 [
