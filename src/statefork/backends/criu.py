@@ -115,7 +115,6 @@ class CriuBackend(Backend):
                     work=work,
                     root=self._tree.root,
                     external=self._tree.names(),
-                    members=self._cgroup(instance.id).members,
                     watches=watches,
                     on_stopped=lambda: empty_terminals(pid),
                     on_saved=keep_control_files,

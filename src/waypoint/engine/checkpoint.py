@@ -155,7 +155,6 @@ def _dump(
                     *(_external(mount_point, key) for mount_point, key in shared.items()),
                 ],
                 hold=hold,
-                members=members,
                 devices={overlay.name: overlay.device for overlay in overlays},
                 watches=watches,
                 on_stopped=make_ready,

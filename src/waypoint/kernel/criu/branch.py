@@ -7,10 +7,11 @@ starts there: whatever happens to us, killing that cgroup removes a half-restore
 Read next: :mod:`waypoint.engine.checkpoint` and :mod:`waypoint.engine.restore`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from waypoint.kernel.cgroup.group import Cgroup
+from waypoint.kernel.criu.handed_over import Output
 from waypoint.kernel.criu.images import (
     DumpStatistics,
     repair_controlling_terminals,
@@ -18,11 +19,11 @@ from waypoint.kernel.criu.images import (
     terminals_of_init,
 )
 from waypoint.kernel.criu.last_calls import LastCalls
-from waypoint.kernel.criu.posix_locks import LocksSeen
+from waypoint.kernel.criu.posix_locks import LOCKS_SEEN, keep_inherited_locks
 from waypoint.kernel.criu.program import Criu, bind_options
-from waypoint.kernel.criu.relocations import FilesSeen, Relocations
+from waypoint.kernel.criu.relocations import FILES_SEEN, Relocations, keep_relocations
 from waypoint.kernel.criu.rpc import Opt, Worker
-from waypoint.kernel.criu.unix_peers import PeersSeen, SavedPeers
+from waypoint.kernel.criu.unix_peers import PEERS_SEEN, keep_peers, saved_peers
 from waypoint.kernel.criu.watches import SavedWatches, WatchRecorder
 from waypoint.kernel.processes.process_tree import pids_inside
 
@@ -40,7 +41,6 @@ def dump_tree(
     root: Path,
     external: Sequence[str] = (),
     hold: Sequence[int] = (),
-    members: Callable[[], Iterable[int]],
     devices: Mapping[str, int] | None = None,
     watches: WatchRecorder,
     on_stopped: Callable[[], None],
@@ -49,9 +49,9 @@ def dump_tree(
     """Save the tree of ``pid`` into ``images`` and let it run on.
 
     ``on_stopped`` is called when every task is stopped, ``on_saved`` when the processes are saved and before
-    any runs again. ``members`` are called for the processes of the tree. ``devices`` are the numbers, by names, of its
-    file systems that will have other numbers in a copy. The descriptors in ``hold`` stay open until CRIU has ended, even
-    if we die. However this ends, the tree runs again. Raises CannotBeSaved; what else it raises, CriuFailed apart, is from the two functions.
+    any runs again. ``devices`` are the numbers, by names, of its file systems that will have other
+    numbers in a copy. The descriptors in ``hold`` stay open until CRIU has ended, even
+    if we die. However this ends, the tree runs again. Raises CannotBeSaved, CriuFailed, and what the two functions raise.
     """
     network = ("--net", f"/proc/{pid}/ns/net")
 
@@ -61,10 +61,10 @@ def dump_tree(
 
     def saved(_pid: int) -> None:
         watches.forget_events()
-        locks.keep_inherited(images, pids_inside(pid, members()))
+        keep_inherited_locks(images, pid, locks)
         on_saved()
 
-    with FilesSeen() as files, PeersSeen() as peers, LocksSeen() as locks:
+    with Output(FILES_SEEN) as files, Output(PEERS_SEEN) as peers, Output(LOCKS_SEEN) as locks:
         with Worker(
             criu,
             images=images,
@@ -86,9 +86,9 @@ def dump_tree(
                 ],
                 {"query-ext-files": stopped, "post-dump": saved},
             )
-        peers.keep(images)
+        keep_peers(images, peers)
         if devices:
-            files.keep_relocations(criu, images, devices)
+            keep_relocations(criu, images, devices, files)
     repair_foreground_groups(images)
     repair_controlling_terminals(images)
     return statistics
@@ -140,7 +140,7 @@ def restore_tree(
 
     with (
         SavedWatches(images) as watches,
-        SavedPeers(images) as peers,
+        saved_peers(images) as peers,
         LastCalls(images) as calls,
         Worker(
             criu,

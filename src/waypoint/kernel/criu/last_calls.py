@@ -9,6 +9,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
+from waypoint.kernel.criu.handed_over import HandedOver
 from waypoint.kernel.criu.images import read_posix_locks, take_out_connections
 from waypoint.kernel.network.in_flight import Endpoint
 
@@ -26,24 +27,18 @@ def connect_again_later(images: Path, waiting: Collection[tuple[Endpoint, Endpoi
         (images / _FILE).write_text(json.dumps(calls))
 
 
-class LastCalls:
+class LastCalls(HandedOver):
     """A context manager for the time of one restore."""
 
     def __init__(self, images: Path) -> None:
+        super().__init__(_LAST_CALLS)
         self._images = images
-        self.descriptors: tuple[int, ...] = ()
-        self.env: dict[str, str] = {}
 
     def __enter__(self) -> "LastCalls":
         self._calls = [*self._locks(), *self._connections()]
         if self._calls:
-            fd = os.memfd_create("calls", os.MFD_CLOEXEC)
-            self.descriptors, self.env = (fd,), {_LAST_CALLS: str(fd)}
+            self._hand_over(os.memfd_create("calls", os.MFD_CLOEXEC))
         return self
-
-    def __exit__(self, *_: object) -> None:
-        for fd in self.descriptors:
-            os.close(fd)
 
     def complete(self, outside: Mapping[int, int]) -> None:
         """Say which processes these are, by the pids they have for us. CRIU has not let them go yet."""

@@ -11,46 +11,34 @@ import struct
 from collections.abc import Mapping
 from pathlib import Path
 
+from waypoint.kernel.criu.handed_over import Output
 from waypoint.kernel.criu.program import Criu
 from waypoint.kernel.processes.programs import run_tool
 
-__all__ = ["FilesSeen", "Relocations"]
+__all__ = ["FILES_SEEN", "Relocations", "keep_relocations"]
 
+FILES_SEEN = "WAYPOINT_FILES_SEEN"  # native/preload/files_seen.c
 SEARCH_TIMEOUT_S = 600.0  # of hundreds of gigabytes
 _FILE = "relocations.json"
-_SEEN = "WAYPOINT_FILES_SEEN"  # native/preload/files_seen.c
 _NUMBER = struct.Struct("=Q")
 
 
-class FilesSeen:
-    """A context manager for the time of one dump: which files the processes have, for the search that follows it."""
+def keep_relocations(criu: Criu, images: Path, devices: Mapping[str, int], seen: Output) -> None:
+    """Find and keep the places in the images where the numbers of ``devices`` are remembered; CRIU has ended.
 
-    def __enter__(self) -> "FilesSeen":
-        self._output = os.memfd_create("files", os.MFD_CLOEXEC)
-        self.descriptors = (self._output,)
-        self.env = {_SEEN: str(self._output)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._output)
-
-    def keep_relocations(self, criu: Criu, images: Path, devices: Mapping[str, int]) -> None:
-        """Find and keep the places in the images where the numbers of ``devices`` are remembered; CRIU has ended.
-
-        The devices have names, by which a restore knows them again.
-        """
-        os.lseek(self._output, 0, os.SEEK_SET)
-        command = (os.fspath(criu.launcher), "relocations", os.fspath(images), *map(str, devices.values()))
-        with open(self._output, "rb", closefd=False) as seen:
-            found = run_tool(command, timeout_s=SEARCH_TIMEOUT_S, stdin=seen)
-        names = {str(device): name for name, device in devices.items()}
-        places: dict[str, dict[str, list[int]]] = {}
-        for line in found.stdout.splitlines():
-            pid, device, address = line.split()
-            places.setdefault(names[device], {}).setdefault(pid, []).append(int(address, 16))
-        if places:
-            old = {name: devices[name] for name in places}
-            (images / _FILE).write_text(json.dumps({"devices": old, "places": places}))
+    The devices have names, by which a restore knows them again. ``seen`` are the files that processes have.
+    """
+    command = (os.fspath(criu.launcher), "relocations", os.fspath(images), *map(str, devices.values()))
+    with seen.opened() as files:
+        found = run_tool(command, timeout_s=SEARCH_TIMEOUT_S, stdin=files)
+    names = {str(device): name for name, device in devices.items()}
+    places: dict[str, dict[str, list[int]]] = {}
+    for line in found.stdout.splitlines():
+        pid, device, address = line.split()
+        places.setdefault(names[device], {}).setdefault(pid, []).append(int(address, 16))
+    if places:
+        old = {name: devices[name] for name in places}
+        (images / _FILE).write_text(json.dumps({"devices": old, "places": places}))
 
 
 class Relocations:

@@ -15,6 +15,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from waypoint.kernel.criu.handed_over import Input
 from waypoint.kernel.criu.images import INOTIFIES_MAX, number_inotifies
 from waypoint.kernel.criu.refusal import CannotBeSaved
 from waypoint.kernel.processes.inotify import (
@@ -231,23 +232,11 @@ class WatchRecorder:
         return found
 
 
-class SavedWatches:
-    """A context manager for the time of one restore: what native/preload/watches.c needs of the records."""
+class SavedWatches(Input):
+    """A context manager for the time of one restore: what native/preload/watches_set.c needs of the records."""
 
     def __init__(self, images: Path) -> None:
-        self._file = images / _FILE
-        self.descriptors: tuple[int, ...] = ()
-        self.env: dict[str, str] = {}
-
-    def __enter__(self) -> "SavedWatches":
-        with suppress(FileNotFoundError):  # nothing was watched
-            fd = os.open(self._file, os.O_RDONLY | os.O_CLOEXEC)
-            self.descriptors, self.env = (fd,), {_SAVED: str(fd)}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for fd in self.descriptors:
-            os.close(fd)
+        super().__init__(_SAVED, images / _FILE)
 
     def complete(self, outside: Mapping[int, int]) -> None:
         """Set the watches on files that processes hold, and read away the events that CRIU has caused.
@@ -256,7 +245,7 @@ class SavedWatches:
         """
         if not self.descriptors:
             return
-        for head, watches in _groups(self._file.read_bytes().split(b"\0")[:-1]):
+        for head, watches in _groups(self.file.read_bytes().split(b"\0")[:-1]):
             pid, fd, is_unread = map(int, head.split(b" ")[1:])
             with open_queue(outside[pid], fd) as queue:
                 held = [watch for watch in watches if watch.startswith(b"D ")]
