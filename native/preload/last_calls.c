@@ -14,6 +14,8 @@
  */
 #include "last_calls.h"
 
+#include "report.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -95,8 +97,8 @@ static int make_all(ptrace_function *trace, FILE *calls)
 		if (result >= 0)
 			result = make_call(&injection, fd, kind, line + at);
 		if (result < 0)
-			fprintf(stderr, "waypoint: process %d cannot %s again by its descriptor %d: %s\n", pid,
-				kind, fd, strerror((int)-result));
+			report_error("process %d cannot %s again by its descriptor %d: %s", pid, kind, fd,
+				strerror((int)-result));
 	}
 	injection_end(&injection);
 	errno = result < 0 ? (int)-result : 0;

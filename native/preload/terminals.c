@@ -15,10 +15,7 @@
  */
 #include "terminals.h"
 
-#include "watches.h"
-
 #include <dlfcn.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -218,28 +215,12 @@ static bool is_multiplexer(const char *path)
 	return name && strcmp(name, "/ptmx") == 0;
 }
 
-int openat64(int dir, const char *path, int flags, ...)
+int terminals_open(openat_function *next, int dir, const char *path, int flags, mode_t mode)
 {
-	static openat_function *next;
-	va_list args;
-	mode_t mode;
-	int fd;
+	int fd = is_init() && is_multiplexer(path) ? offer_master(flags) : -1;
 
-	va_start(args, flags);
-	mode = va_arg(args, mode_t);
-	va_end(args);
-	if (!next)
-		next = (openat_function *)dlsym(RTLD_NEXT, "openat64");
-	fd = watches_open_description(next, dir, path, flags);
-	if (fd >= 0 || errno)
+	if (fd >= 0)
 		return fd;
-	if (strcmp(path, "root") == 0)
-		flags |= O_PATH; /* of a process: who watches it must not see CRIU close it */
-	if (is_init() && is_multiplexer(path)) {
-		fd = offer_master(flags);
-		if (fd >= 0)
-			return fd;
-	}
 	fd = next(dir, path, flags, mode);
 	if (fd >= 0 && is_init() && !is_multiplexer(path))
 		release_slave(path);

@@ -21,6 +21,8 @@
  */
 #pragma once
 
+#include "descriptions.h"
+
 /*
  * When a tree is saved: OUTPUT,ROOT,PID; then for each overlay ;DEVICE=UPPER,LOWER and
  * for each inotify :PID,FD=DESCRIPTION. All but PID, FD and DEVICE are descriptors.
@@ -31,10 +33,11 @@
 
 #define NUMBER_SHIFT 20 /* of an inotify, above all flags that inotify_init1() takes */
 
-typedef int openat_function(int dir, const char *path, int flags, ...);
-
 /*
- * Opens the description of a descriptor, what CRIU needs of it. -1 with errno 0 if `path`
- * is none, or no tree is being saved.
+ * Opens the description of an inotify, that of descriptor `fd` of process `pid`, without
+ * its watches; if `pid` is CRIU itself, this is its duplicate of the one before, and the
+ * watches are recorded.
  */
-int watches_open_description(openat_function *next, int dir, const char *path, int flags);
+int watches_describe(openat_function *next, int dir, const char *path, int flags, int pid, int fd);
+
+void watches_note_fanotify(int pid, int fd);

@@ -6,7 +6,6 @@
  * large enough, and the paths of their watches are found. What has not changed when
  * the tree is stopped needs only a look whether the file is still at its path.
  */
-#include "locks_seen.h"
 #include "watch_record.h"
 #include "watches.h"
 
@@ -189,8 +188,10 @@ static bool record(const struct description *d, int pid, int pid_fd, int fd, cha
 	return fflush(output) == 0;
 }
 
-static void record_fanotify(int pid, int fd)
+void watches_note_fanotify(int pid, int fd)
 {
+	if (!output)
+		return;
 	fprintf(output, "F %d %d", pid, fd);
 	fputc(0, output);
 	fflush(output);
@@ -215,17 +216,6 @@ static int without_watches(char *text)
 	return -1;
 }
 
-/* The pid of the process whose directory below /proc is open; 0 if it is none. */
-static int pid_of_directory(int dir)
-{
-	char path[PATH_MAX];
-	int pid = 0;
-
-	if (path_of_descriptor(dir, path))
-		sscanf(path, "/proc/%d", &pid);
-	return pid;
-}
-
 static const struct description *find_description(int pid, int fd)
 {
 	for (size_t i = 0; i < description_count; i++) {
@@ -236,7 +226,7 @@ static const struct description *find_description(int pid, int fd)
 }
 
 /* CRIU looks at the descriptor of a process, then perhaps at its own duplicate of it: read only once. */
-static int open_inotify(openat_function *next, int dir, const char *path, int flags, int pid, int fd)
+int watches_describe(openat_function *next, int dir, const char *path, int flags, int pid, int fd)
 {
 	static int owner, owners_fd;
 	static char *text;
@@ -244,6 +234,8 @@ static int open_inotify(openat_function *next, int dir, const char *path, int fl
 	bool is_whole = true;
 	int given, file;
 
+	if (!output)
+		return next(dir, path, flags, 0);
 	if (pid != getpid()) {
 		owner = pid;
 		owners_fd = fd;
@@ -263,26 +255,4 @@ static int open_inotify(openat_function *next, int dir, const char *path, int fl
 		close(given);
 	errno = EIO;
 	return -1;
-}
-
-int watches_open_description(openat_function *next, int dir, const char *path, int flags)
-{
-	char link[32], target[32] = "";
-	int fd, pid, given;
-
-	errno = 0;
-	if (!output || sscanf(path, "fdinfo/%d", &fd) != 1)
-		return -1;
-	pid = pid_of_directory(dir);
-	snprintf(link, sizeof(link), "fd/%d", fd);
-	if (readlinkat(dir, link, target, sizeof(target) - 1) > 0) {
-		if (strcmp(target, "anon_inode:inotify") == 0)
-			return open_inotify(next, dir, path, flags, pid, fd);
-		if (strcmp(target, "anon_inode:[fanotify]") == 0 && pid != getpid())
-			record_fanotify(pid, fd);
-	}
-	given = next(dir, path, flags, 0);
-	if (given >= 0 && pid != getpid())
-		locks_seen_add(pid, fd, given);
-	return given;
 }

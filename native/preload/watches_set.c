@@ -1,6 +1,7 @@
 /*
  * Loaded into CRIU: sets the watches of inotify again when a tree is restored (watches.h).
  */
+#include "report.h"
 #include "watch_record.h"
 #include "watches.h"
 
@@ -90,7 +91,7 @@ static int set_watch(int inotify, const char *saved_watch)
 	if (fd < 0 && kind != 'W')
 		fd = open_ending_file();
 	if (fd < 0) {
-		fprintf(stderr, "waypoint: cannot watch %s: %m\n", saved_watch);
+		report_error("cannot watch %s: %m", saved_watch);
 		return -1;
 	}
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
@@ -98,7 +99,7 @@ static int set_watch(int inotify, const char *saved_watch)
 	if (!set)
 		set = inotify_add_watch(inotify, path, mask);
 	if (set != wd)
-		fprintf(stderr, "waypoint: cannot watch %s: %s\n", saved_watch,
+		report_error("cannot watch %s: %s", saved_watch,
 			set < 0 ? strerror(errno) : "its number is taken");
 	close(fd);
 	return set == wd ? 0 : -1;

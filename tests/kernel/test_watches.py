@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from support.waiting import wait_until
-from support.workload import assert_workload_survives, install_workloads
+from support.workload import assert_unharmed, assert_workload_survives, install_workloads, start_workload
 from waypoint import Session, Waypoint
-from waypoint.errors import DumpFailed
+from waypoint.errors import DumpFailed, RestoreFailed
 from waypoint.model import Volume, Walls
 from workloads.watches import BASE_FILE, FILE_VOLUME, OTHER_BASE_FILE, VOLUME, WORKLOADS
 
@@ -121,3 +121,13 @@ def test_a_branch_is_unharmed_by_a_snapshot_refused_because_a_process_watches(
         session.snapshot()
     finally:
         session.cleanup(force=True)
+
+
+def test_a_watch_that_cannot_be_set_again_is_named_and_the_branch_keeps_running(session: Session) -> None:
+    start_workload(session, "watches", "made_in_the_session")
+    saved = session.snapshot()
+    records = session.context.layout.images(saved.id) / "watches"
+    records.write_bytes(records.read_bytes().replace(b"/tmp/made/deep", b"/tmp/gone/deep"))
+    with pytest.raises(RestoreFailed, match="cannot watch /tmp/gone/deep: No such file or directory"):
+        session.restore(saved)
+    assert_unharmed(session.main)
