@@ -49,7 +49,7 @@ def test_a_checkpoint_waits_for_readers_that_are_at_work_and_copies_learn_of_wha
 ) -> None:
     install_workloads(session)
     session.exec(f"cat >/tmp/readers.py <<'END'\n{READERS}END")
-    session.exec("python3 /tmp/readers.py >/tmp/readers.log 2>&1 &")
+    session.exec("(python3 /tmp/readers.py >/tmp/readers.log 2>&1 &)")
     wait_until(session, "[ -e /tmp/watched/last ]")
     saved = session.snapshot()
     (fork,) = session.fork(saved)
