@@ -19,7 +19,7 @@ from waypoint.kernel.criu.images import DumpStatistics, read_dump_statistics
 from waypoint.kernel.criu.log import CriuFailed, digest_log
 from waypoint.kernel.criu.program import Criu
 from waypoint.kernel.criu.protobuf import Field, decode, encode
-from waypoint.kernel.processes.programs import Popen, TimeoutExpired
+from waypoint.kernel.processes.programs import Popen, TimeoutExpired, await_end
 
 __all__ = ["Notified", "Opt", "Worker"]
 
@@ -176,7 +176,7 @@ def _open_directory(path: Path, stack: ExitStack) -> int:
 def _await_end(worker: "Popen[bytes]", *, may_be_killed: bool) -> None:
     """CRIU ends by itself once it has answered or lost us. One that does not is stuck in the kernel."""
     try:
-        worker.wait(EXIT_TIMEOUT_S)
+        await_end(worker, EXIT_TIMEOUT_S)
     except TimeoutExpired as error:
         if may_be_killed:
             worker.kill()

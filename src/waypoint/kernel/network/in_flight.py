@@ -6,6 +6,7 @@ closed may still have to deliver what was sent.
 
 import ipaddress
 import os
+import re
 import socket
 import struct
 import time
@@ -108,17 +109,12 @@ class NetworkView:
         self._process = process
 
     def __enter__(self) -> "NetworkView":
-        namespace = os.open(f"/proc/{self._process}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._netlink = within_network(
-                namespace, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG)
-            )
-        finally:
-            os.close(namespace)
+        self._netlink: socket.socket | None = None
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._netlink.close()
+        if self._netlink is not None:
+            self._netlink.close()
 
     def await_delivery(self) -> InFlight:
         """Give servers that are at work the time to accept, and closed connections to deliver; return what is left."""
@@ -133,7 +129,12 @@ class NetworkView:
 
     def find_in_flight(self) -> InFlight:
         """What is under way between sockets that are both in the namespace."""
-        entries = [*self._tcp(socket.AF_INET), *self._tcp(socket.AF_INET6)]
+        entries = [
+            entry
+            for family, statistics in ((socket.AF_INET, "sockstat"), (socket.AF_INET6, "sockstat6"))
+            if self._has_tcp(statistics)
+            for entry in self._tcp(family)
+        ]
         listeners = {entry.local.port: entry.inode for entry in entries if entry.state == _LISTEN}
         ends = {(entry.local, entry.remote) for entry in entries}
         waiting, undelivered = set(), set()
@@ -156,12 +157,31 @@ class NetworkView:
             of_unix=frozenset(_unix(self._process)),
         )
 
+    def _has_tcp(self, statistics: str) -> bool:
+        try:
+            text = Path(f"/proc/{self._process}/net/{statistics}").read_text()
+        except OSError:  # it has ended, or the kernel knows no IPv6
+            return False
+        return re.search(r"^TCP6?: inuse [1-9]", text, re.MULTILINE) is not None
+
+    def _connected(self) -> socket.socket:
+        if self._netlink is None:
+            namespace = os.open(f"/proc/{self._process}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                self._netlink = within_network(
+                    namespace, lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG)
+                )
+            finally:
+                os.close(namespace)
+        return self._netlink
+
     def _tcp(self, family: int) -> Iterator[_Tcp]:
+        netlink = self._connected()
         request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, _STATES)
-        self._netlink.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
+        netlink.send(_HEADER.pack(_HEADER.size + len(request), _BY_FAMILY, _DUMP, 1, 0) + request)
         host_bytes = 4 if family == socket.AF_INET else 16
         while True:
-            data, at = self._netlink.recv(_ANSWER_BYTES_MAX), 0
+            data, at = netlink.recv(_ANSWER_BYTES_MAX), 0
             while at < len(data):
                 size, kind, *_ = _HEADER.unpack_from(data, at)
                 if kind == _DONE:

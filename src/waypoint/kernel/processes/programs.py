@@ -7,6 +7,7 @@ keep our descriptor, and a pipe would then never end.
 
 import logging
 import os
+import select
 import shlex
 import signal
 import subprocess
@@ -25,6 +26,7 @@ __all__ = [
     "Finished",
     "Popen",
     "TimeoutExpired",
+    "await_end",
     "detach",
     "run_tool",
     "spawn",
@@ -67,7 +69,7 @@ def run_tool(
     with open(os.memfd_create("out"), "r+b") as out, open(os.memfd_create("err"), "r+b") as err:
         process = spawn(command, stdin=stdin, stdout=stdout or out, stderr=err, env=env, pass_fds=pass_fds)
         try:
-            status = process.wait(timeout_s)
+            status = await_end(process, timeout_s)
         except BaseException as error:
             with suppress(ProcessLookupError):  # it has just ended by itself
                 os.killpg(process.pid, signal.SIGKILL)
@@ -79,6 +81,22 @@ def run_tool(
     if status not in accept:
         raise ToolFailed(command, status, finished.stderr)
     return finished
+
+
+def await_end(process: "Popen[bytes]", timeout_s: float) -> int:
+    """Wait for the end of a program; return its status. Raises TimeoutExpired.
+
+    The standard library's wait with a time limit sleeps in steps, and so finds the end of a fast program late.
+    """
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        if not poll.poll(timeout_s * 1000):
+            raise TimeoutExpired(process.args, timeout_s)
+    finally:
+        os.close(pidfd)
+    return process.wait()
 
 
 def spawn(
