@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,25 +22,38 @@ static int pid_of_directory(int dir)
 	return pid;
 }
 
+/* Only files that have a name, other than devices, can have locks that CRIU forgets. */
+static bool may_have_locks(const char *target)
+{
+	return target[0] == '/' && strncmp(target, "/dev/", strlen("/dev/")) != 0;
+}
+
 int description_open(openat_function *next, int dir, const char *path, int flags)
 {
 	char link[32], target[32] = "";
-	int fd, pid, description;
+	int fd, description, pid;
+	bool is_fanotify;
 
 	errno = 0;
 	if (sscanf(path, "fdinfo/%d", &fd) != 1)
 		return -1;
-	pid = pid_of_directory(dir);
 	snprintf(link, sizeof(link), "fd/%d", fd);
 	if (readlinkat(dir, link, target, sizeof(target) - 1) < 0)
 		target[0] = 0;
 	if (strcmp(target, "anon_inode:inotify") == 0)
-		return watches_describe(next, dir, path, flags, pid, fd);
+		return watches_describe(next, dir, path, flags, pid_of_directory(dir), fd);
 	description = next(dir, path, flags, 0);
-	if (description >= 0 && pid != getpid()) {
+	if (description < 0)
+		return description;
+	is_fanotify = strcmp(target, "anon_inode:[fanotify]") == 0;
+	if (!is_fanotify && !may_have_locks(target))
+		return description;
+	pid = pid_of_directory(dir);
+	if (pid == getpid())
+		return description; /* CRIU's duplicate of one that it has looked at already */
+	if (is_fanotify)
+		watches_note_fanotify(pid, fd);
+	else
 		locks_seen_add(pid, fd, description);
-		if (strcmp(target, "anon_inode:[fanotify]") == 0)
-			watches_note_fanotify(pid, fd);
-	}
 	return description;
 }
