@@ -221,27 +221,31 @@ def test_a_program_that_waits_in_poll_keeps_waiting(session: Session) -> None:
 
 def test_find_and_du_in_the_middle_of_a_walk_finish_it(session: Session) -> None:
     """They compare the device numbers of directories that they have seen with those they find on the way back."""
-    session.exec(
-        "mkdir -p tree; for d in 1 2 3 4 5 6; do mkdir -p tree/$d/a/b/c; touch tree/$d/{,a/,a/b/,a/b/c/}{x,y}; done"
-    )
-    session.exec(
-        "wait_here() { while [ ! -e /tmp/go ]; do sleep 0.01; done; }; export -f wait_here; mkfifo /tmp/slow"
-    )
-    session.exec("find tree -exec bash -c 'echo $1; wait_here' - {} ';' >/tmp/found 2>&1 & finder=$!")
-    session.exec("du -a tree 2>/tmp/du.errors >/tmp/slow & summer=$!; exec 7</tmp/slow")
-    wait_until(session, "[ -s /tmp/found ]")
-    for branch in return_after(session, "kill $finder $summer"):
-        branch.exec(
-            "touch /tmp/go; cat <&7 >/tmp/sums; wait $finder && wait $summer; echo ended $? >/tmp/ended"
-        )
-        assert (
-            branch.exec("cat /tmp/ended /tmp/du.errors; find tree | diff - /tmp/found").output == "ended 0\n"
-        )
-        assert branch.exec("du -a tree | diff - /tmp/sums").output == ""
+    session.exec(f"cat >/tmp/walk <<'END'\n{WALK}END")
+    session.exec("(bash /tmp/walk &)")
+    wait_until(session, "[ -s /tmp/found ] && ps -C du -o stat= | grep -q S")  # asleep: its pipe is full
+    for branch in return_after(session, "pkill find; pkill du"):
+        branch.exec("touch /tmp/go")
+        wait_until(branch, "[ -s /tmp/find-ended ] && [ -s /tmp/du-ended ]")
+        assert branch.exec("cat /tmp/find-ended /tmp/du-ended /tmp/errors").output == "0\n0\n"
+        assert branch.exec("find tree | diff - /tmp/found; du -a tree | diff - /tmp/sums").output == ""
+
+
+# Names so long that a pipe cannot hold the paths of the tree.
+WALK = """\
+name=$(printf 'x%.0s' {1..120})
+for d in {1..40}; do mkdir -p tree/$name$d/$name/$name; touch tree/$name$d/{,$name/,$name/$name/}{y,z}; done
+wait_here() { while [ ! -e /tmp/go ]; do sleep 0.01; done; }
+export -f wait_here
+(find tree -exec bash -c 'echo $1; wait_here' - {} ';' >/tmp/found 2>>/tmp/errors; echo $? >/tmp/find-ended) &
+(set -o pipefail; du -a tree 2>>/tmp/errors | { wait_here; cat; } >/tmp/sums; echo $? >/tmp/du-ended) &
+"""
 
 
 def test_tail_follows_a_file_by_its_name_without_reading_it_again(session: Session) -> None:
-    session.exec("echo old >/tmp/log; (tail -n +1 -F /tmp/log >/tmp/followed 2>&1 &)")
+    session.exec(
+        "echo old >/tmp/log; (tail -n +1 -F -s 0.1 --max-unchanged-stats=1 /tmp/log >/tmp/followed 2>&1 &)"
+    )
     wait_until(session, "grep -q old /tmp/followed")
     for branch in return_after(session, "pkill tail"):
         branch.exec("echo new >>/tmp/log")
